@@ -1,0 +1,218 @@
+"""The event schema: one fixed-width row per event, and what its numbers mean.
+
+A row is 48 bytes (`EVENT_DTYPE`); `seq`, the row's number, is implicit (dense from 0). A value that does not
+apply is -1 in `block`, `gen`, `seq_id`, `lblock`, `ref_before`, `ref_after`, `fill`, and 0 in `aux`.
+
+What the columns hold, kind by kind (columns not named do not apply):
+
+    ALLOC          block gen ref 0->1 seq_id lblock            free block handed to one holder; gen is the new life
+    SHARE          block gen ref n->n+1 seq_id lblock fill     one more table entry (fork)
+    RELEASE        block gen ref n->n-1 seq_id lblock fill     one table entry gone. n-1 == 0 is followed by exactly
+                                                               one of FREE, QUARANTINE, or nothing: it stays cached
+    FREE           block gen                                   on the free list again
+    QUARANTINE     block gen                                   unheld, but an open step still uses it
+    SETTLE         block gen                                   that step is done: on the free list again
+    WRITE          block gen ref n->n seq_id lblock fill       slots of this step, ISSUED; aux = range(lo, hi) of slots;
+                                                               fill = filled slots once it has landed
+    COMMIT         block gen fill                              the step that wrote it has completed
+    PUBLISH        block gen                                   entered in the prefix index
+    UNPUBLISH      block gen                                   index entry withdrawn (its writer was aborted)
+    HIT            block gen ref n->n+1 seq_id lblock fill     found in the prefix index; held by one more table
+    MISS           seq_id lblock                               prefix match stopped before this logical block
+    EVICT          block gen                                   cached block given up; followed by FREE
+    COW            block gen seq_id lblock fill aux=source     `block` (just ALLOCated) replaces `source` in the table
+    COPY_DONE      block gen aux=source                        the copy has run on the device
+    LEASE/UNLEASE  block gen ref n->n+-1 aux=lease id          named temporary holder
+    FORK           seq_id aux=parent seq_id                    the child's entries follow as SHARE rows
+    TRUNCATE       seq_id aux=new length
+    SUBMIT         seq_id aux=prompt tokens                    request enters; details name the request
+    ADMIT          seq_id aux=cached tokens                    blocks given, prefill may start
+    WAIT           seq_id                                      not admitted now; details: counters
+    REFUSED        seq_id                                      operation refused, nothing changed; details: counters
+    PREEMPT        seq_id aux=tokens computed so far           its blocks are released in the rows that follow
+    RESUME         seq_id aux=tokens to recompute              admitted again after PREEMPT
+    FINISH/ABORT   seq_id aux=output tokens                    its blocks are released in the rows that follow
+    STEP_BEGIN     aux=sequences in the step
+    SCHED          seq_id aux=range(lo, hi) read               lblock = first position written, fill = how many;
+                                                               details: digest of the table row the worker used
+    STEP_END       aux=tokens computed                         writes of the step have landed
+    WITNESS                                                    the pool's own counters, in details
+    POOL           aux=num_blocks, block=-1, fill=block_size   geometry; also in the manifest
+    GAP            aux=events lost
+    NOTE           aux=free for the writer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT_VERSION = (1, 0)
+
+
+class Kind(IntEnum):
+    """What happened. Grows at its end only: a number, once written to a file, keeps its meaning."""
+
+    ALLOC = 0
+    SHARE = 1
+    RELEASE = 2
+    FREE = 3
+    WRITE = 4
+    COMMIT = 5
+    PUBLISH = 6
+    UNPUBLISH = 7
+    HIT = 8
+    MISS = 9
+    EVICT = 10
+    COW = 11
+    COPY_DONE = 12
+    QUARANTINE = 13
+    SETTLE = 14
+    LEASE = 15
+    UNLEASE = 16
+    FORK = 17
+    TRUNCATE = 18
+    SWAP_OUT = 19
+    SWAP_IN = 20
+    SUBMIT = 21
+    ADMIT = 22
+    WAIT = 23
+    REFUSED = 24
+    PREEMPT = 25
+    RESUME = 26
+    FINISH = 27
+    ABORT = 28
+    STEP_BEGIN = 29
+    SCHED = 30
+    STEP_END = 31
+    WITNESS = 32
+    SIGNAL = 33
+    AWAIT = 34
+    CHECK = 35
+    MISMATCH = 36
+    POOL = 37
+    GROW = 38
+    SHRINK = 39
+    GAP = 40
+    NOTE = 41
+
+
+class Reason(IntEnum):
+    """Why. Grows at its end only; `NONE` where a kind needs no reason."""
+
+    NONE = 0
+    # why blocks are taken
+    PREFILL = 1
+    DECODE = 2
+    COPY_ON_WRITE = 3
+    FORK = 4
+    PREFIX_HIT = 5
+    # why blocks are given back, why a sequence ends
+    STOP = 6  # end-of-sequence token or stop string
+    LENGTH = 7  # max_tokens or context reached
+    ABORTED = 8
+    PREEMPTED = 9
+    TRUNCATED = 10
+    WINDOW = 11
+    # why an eviction or a preemption
+    CAPACITY = 12
+    # why a request waits, an operation is refused
+    NO_BLOCKS = 13
+    TOKEN_BUDGET = 14
+    SEQUENCE_LIMIT = 15
+    PREFIX_PENDING = 16  # another sequence is computing the same prefix right now
+    TOO_LONG = 17  # more than the whole pool or the context could ever hold
+    BAD_CALL = 18  # the state of the block or sequence does not allow the call
+    # why a prefix match stopped
+    NOT_IN_INDEX = 19
+    LAST_TOKEN = 20  # the last prompt token is always computed
+    TOKENS_DIFFER = 21  # equal hash, different tokens
+    DRAINED = 22  # engine shut down with the request unfinished
+
+
+EVENT_DTYPE = np.dtype(
+    [
+        ("t_ns", "<i8"),
+        ("aux", "<i8"),
+        ("step", "<i4"),
+        ("block", "<i4"),
+        ("gen", "<i4"),
+        ("seq_id", "<i4"),
+        ("lblock", "<i4"),
+        ("ref_before", "<i2"),
+        ("ref_after", "<i2"),
+        ("fill", "<i2"),
+        ("site", "<u2"),
+        ("kind", "u1"),
+        ("reason", "u1"),
+        ("actor", "u1"),
+        ("tier", "u1"),
+    ]
+)
+assert EVENT_DTYPE.itemsize == 48
+
+# `struct` format of one row, for the scalar path; the same bytes as EVENT_DTYPE.
+EVENT_STRUCT = "<qqiiiiihhhHBBBB"
+
+EventArray = npt.NDArray[np.void]
+
+# Details: a row of int64 values keyed by the seq of the event it belongs to. Names by kind; a trailing "*"
+# means "and any number more".
+DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
+    Kind.COW: ("source", "source_gen", "slot_lo", "slot_hi"),
+    Kind.PUBLISH: ("parent_hash", "tokens_digest", "identity_digest"),
+    Kind.HIT: ("parent_hash", "tokens_digest", "identity_digest"),
+    Kind.SCHED: ("table_digest", "table_length"),
+    Kind.WITNESS: (
+        "free",
+        "private",
+        "shared",
+        "cached",
+        "quarantined",
+        "in_transit",
+        "table_entries",
+        "tables_digest",
+    ),
+    Kind.WAIT: ("needed", "free", "evictable"),
+    Kind.REFUSED: ("needed", "free", "evictable"),
+    Kind.SUBMIT: ("request", "max_tokens", "samples"),
+    Kind.FORK: ("request", "sample"),
+    Kind.LEASE: ("slot_lo", "slot_hi"),
+}
+
+
+def pack_range(lo: int, hi: int) -> int:
+    """One int64 for the half-open range [lo, hi); both below 2**31."""
+    return lo | hi << 32
+
+
+def unpack_range(aux: int) -> tuple[int, int]:
+    """The (lo, hi) that `pack_range` packed."""
+    return aux & 0xFFFFFFFF, aux >> 32
+
+
+_MASK = (1 << 64) - 1
+
+
+def table_digest(blocks: Sequence[int] | npt.NDArray[np.integer], gens: Sequence[int] | npt.NDArray[np.integer]) -> int:
+    """Order-dependent 64-bit digest of a block table row, signed; equal rows of (block, gen) give equal digests.
+
+    A sum of mixed words, so a table that grows can be digested incrementally and rows add up to a pool digest.
+    """
+    b = np.asarray(blocks, dtype=np.uint64)
+    g = np.asarray(gens, dtype=np.uint64)
+    position = np.arange(1, len(b) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (b | g << np.uint64(32)) ^ position
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(31))
+    return to_signed(int(x.sum(dtype=np.uint64)))
+
+
+def to_signed(value: int) -> int:
+    """A 64-bit pattern as the int64 that details hold."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
