@@ -1,0 +1,25 @@
+"""Attention and memory operations over a paged KV cache, one dispatch point for CPU and GPU.
+
+    kv[layers, 2, num_blocks, block_size, kv_heads, head_dim]     one preallocated tensor
+    k_cache = kv[layer, 0], v_cache = kv[layer, 1]                 what attention reads
+    slot = block * block_size + offset                             where a token's key and value lie
+
+Importing this package does not import torch; the first use of a function does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvscope.kernels.dispatch import copy_blocks, paged_decode, paged_prefill, write_kv
+
+__all__ = ["copy_blocks", "paged_decode", "paged_prefill", "write_kv"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvscope.kernels import dispatch
+
+    return getattr(dispatch, name)
