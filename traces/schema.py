@@ -163,8 +163,8 @@ EventArray = npt.NDArray[np.void]
 # means "and any number more".
 DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
     Kind.COW: ("source", "source_gen", "slot_lo", "slot_hi"),
-    Kind.PUBLISH: ("parent_hash", "tokens_digest", "identity_digest"),
-    Kind.HIT: ("parent_hash", "tokens_digest", "identity_digest"),
+    Kind.PUBLISH: ("parent_hash", "tokens_digest", "prefix_hash"),
+    Kind.HIT: ("parent_hash", "tokens_digest", "prefix_hash"),
     Kind.SCHED: ("table_digest", "table_length"),
     Kind.WITNESS: (
         "free",

@@ -1,0 +1,416 @@
+"""The block manager: block tables over the pool, with sharing, copy-on-write and fences, behind one lock.
+
+    admit ---> append / write ---> begin_step ... drain_copies, copies_done ... end_step ---> free
+                 fork, truncate anywhere between steps
+
+Every public operation is one critical section over counts, free list, tables and the event append, so the order
+of a trace is an order in which the operations could have happened. Every operation is all-or-nothing: what is
+refused leaves no trace in the state, and a REFUSED row with what was needed and available.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from kvscope.engine.pool import BlockPool, BlockState
+from kvscope.engine.prefix import Extras, PrefixIndex
+from kvscope.engine.steps import OpenStep, Scheduled
+from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
+from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
+from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
+from kvscope.traces.sink import EventSink
+
+
+class BlockManager:
+    """Block tables of all sequences over one pool; every operation is atomic and recorded.
+
+    Args:
+        num_blocks, block_size: pool geometry, in blocks and slots.
+        sink: where events go; None records nothing.
+        share_prefixes: publish full blocks and look prompts up among them.
+        lock_factory: makes the one lock; a race explorer passes its own.
+        hash_key: key of the prefix hashes; random when None (give one for repeatable traces).
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        sink: EventSink | None = None,
+        share_prefixes: bool = True,
+        lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
+        hash_key: bytes | None = None,
+    ) -> None:
+        index = PrefixIndex(max(block_size, 1), key=hash_key)
+        self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.share_prefixes = share_prefixes
+        self._sink = sink
+        self._lock = lock_factory()
+        self._tables: dict[int, SequenceTable] = {}
+        self._pending: dict[bytes, int] = {}  # prompt blocks being computed: hash -> sequence
+        self._writes: list[tuple[int, int, int, int, int]] = []  # issued since the last begin_step
+        self._copies: list[Copy] = []  # decided, not yet handed to the device
+        self._steps: list[OpenStep] = []  # begun, oldest first
+        self._step = -1
+        self._next_lease = 0
+
+    # -- queries --------------------------------------------------------------------------------------------------
+
+    def table(self, seq_id: int) -> list[int]:
+        """Physical block ids of a sequence, logical order."""
+        with self._lock:
+            return list(self._row(seq_id).blocks)
+
+    def length(self, seq_id: int) -> int:
+        """Positions of a sequence whose KV exists or is being written."""
+        with self._lock:
+            return self._row(seq_id).issued
+
+    def num_free(self) -> int:
+        """Blocks that an allocation could take now, evictable ones included."""
+        with self._lock:
+            return self.pool.num_available
+
+    def refcount(self, block: int) -> int:
+        """Table entries that hold the block."""
+        with self._lock:
+            return int(self.pool.entries[block])
+
+    def sequences(self) -> list[int]:
+        """Ids of the sequences that hold a table."""
+        with self._lock:
+            return list(self._tables)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-tokens // self.block_size)
+
+    def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
+        """What admitting this prompt would find and take; changes nothing."""
+        with self._lock:
+            return self._match(tokens, extras)
+
+    # -- a sequence's life ----------------------------------------------------------------------------------------
+
+    def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
+        """Give a sequence the blocks of its whole prompt; returns how many leading tokens are cached already.
+
+        Raises:
+            OutOfBlocks: the blocks cannot be had; nothing was changed.
+            UsageError: the prompt is empty. FaultyCall: the sequence holds a table already.
+        """
+        if not tokens:
+            raise UsageError("the prompt is empty: a sequence needs at least one token")
+        with self._lock:
+            self._begin()
+            if seq_id in self._tables:
+                raise FaultyCall(f"sequence {seq_id} is admitted already: free or preempt it first")
+            match = self._match(tokens, extras)
+            if not match.fits:
+                self._refuse(seq_id, match.needed, match.available)
+            self._emit(Kind.RESUME if resumed else Kind.ADMIT, seq_id=seq_id,
+                       aux=len(tokens) - match.cached_tokens if resumed else match.cached_tokens)  # fmt: skip
+            row = SequenceTable(seq_id, list(tokens), extras, hashes=list(match.hashes))
+            for lblock, block in enumerate(match.hits):
+                self.pool.retain(block, Kind.HIT, seq_id=seq_id, lblock=lblock, reason=Reason.PREFIX_HIT)
+                row.add(block, int(self.pool.gen[block]))
+            if match.stop != Reason.NONE:
+                self._emit(Kind.MISS, match.stop, seq_id=seq_id, lblock=len(match.hits))
+            self._extend(row, match.needed, Reason.PREFILL)
+            row.issued = row.computed = match.cached_tokens
+            row.published = len(match.hits)
+            self._tables[seq_id] = row
+            for digest in row.hashes[len(match.hits) :]:
+                self._pending.setdefault(digest, seq_id)
+            return match.cached_tokens
+
+    def write(self, seq_id: int, lo: int, hi: int) -> None:
+        """Reserve and record the writes of positions [lo, hi), copying shared blocks first.
+
+        `lo` must be where the sequence's KV ends; `hi` at most its known tokens.
+        Raises: OutOfBlocks (nothing was changed), FaultyCall.
+        """
+        with self._lock:
+            self._begin()
+            self._write(self._row(seq_id), lo, hi, Reason.PREFILL)
+
+    def append(self, seq_id: int, token: int) -> None:
+        """One more token, to be computed in the next step: its slot is reserved and the write recorded.
+
+        Raises: OutOfBlocks (nothing was changed).
+        """
+        with self._lock:
+            self._begin()
+            row = self._row(seq_id)
+            row.tokens.append(token)
+            try:
+                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
+            except OutOfBlocks:
+                row.tokens.pop()
+                raise
+
+    def fork(self, parent: int, child: int) -> None:
+        """Let `child` continue from everything `parent` has: all blocks shared, none copied yet."""
+        with self._lock:
+            self._begin()
+            source = self._row(parent)
+            if child in self._tables:
+                raise FaultyCall(f"sequence {child} is admitted already: a fork needs a new id")
+            self._emit(Kind.FORK, Reason.FORK, seq_id=child, aux=parent)
+            row = SequenceTable(
+                child, list(source.tokens), source.extras, list(source.blocks), list(source.gens), list(source.hashes),
+                source.issued, source.computed, source.published,
+            )  # fmt: skip
+            for lblock, block in enumerate(row.blocks):
+                self.pool.retain(block, Kind.SHARE, seq_id=child, lblock=lblock, reason=Reason.FORK)
+            self._tables[child] = row
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        """Drop the positions from `length` on (rejected speculative tokens) and the blocks only they needed."""
+        with self._lock:
+            self._begin()
+            row = self._row(seq_id)
+            if not 1 <= length <= len(row.tokens):
+                raise FaultyCall(f"truncate of sequence {seq_id} to {length}: it has {len(row.tokens)} tokens")
+            self._emit(Kind.TRUNCATE, Reason.TRUNCATED, seq_id=seq_id, aux=length)
+            keep = self.blocks_for(length)
+            self._release_tail(row, keep, Reason.TRUNCATED)
+            self._forget_pending(row, from_block=length // self.block_size)
+            del row.tokens[length:], row.hashes[length // self.block_size :]
+            row.issued, row.computed = min(row.issued, length), min(row.computed, length)
+            row.published = min(row.published, length // self.block_size)
+
+    def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
+        """Give all blocks of a sequence back: it finished, was aborted, or is preempted (`kind`)."""
+        with self._lock:
+            self._begin()
+            row = self._row(seq_id)
+            self._emit(kind, reason, seq_id=seq_id, aux=aux)
+            self._release_tail(row, 0, reason)
+            self._forget_pending(row, from_block=0)
+            del self._tables[seq_id]
+
+    def record_wait(self, seq_id: int, reason: Reason, needed: int) -> None:
+        """Record that a queued sequence is not admitted now, with what it needs and what there is."""
+        if self._sink is not None:
+            with self._lock:
+                self._begin()
+                seq = self._emit(Kind.WAIT, reason, seq_id=seq_id)
+                self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
+
+    def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int, details: Sequence[int] = ()) -> None:
+        """Record an event of a sequence that touches no block (it was submitted, or left the queue)."""
+        if self._sink is not None:
+            with self._lock:
+                self._begin()
+                seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
+                if details:
+                    self._sink.detail(seq, details)
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
+        """Open an engine step over the writes issued so far; returns its number.
+
+        Until `end_step` the blocks in the tables of the scheduled sequences are in use: whatever is freed of
+        them waits in quarantine.
+        """
+        with self._lock:
+            self._begin()
+            rows = list(scheduled)
+            self._step += 1
+            if self._sink is not None:
+                self._sink.step = self._step
+            self._emit(Kind.STEP_BEGIN, aux=len(rows))
+            for item in rows:
+                row = self._row(item.seq_id)
+                self.pool.last_use_step[row.blocks] = self._step
+                seq = self._emit(Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo,
+                                 aux=pack_range(0, item.hi))  # fmt: skip
+                if self._sink is not None:
+                    self._sink.detail(seq, (table_digest(row.blocks, row.gens), len(row.blocks)))
+            self._steps.append(OpenStep(self._step, tuple(rows), tuple(self._writes)))
+            self._writes = []
+            return self._step
+
+    def drain_copies(self) -> list[Copy]:
+        """Copies the device must run now, in order, before the writes of the step."""
+        with self._lock:
+            copies, self._copies = self._copies, []
+            return copies
+
+    def copies_done(self, copies: Iterable[Copy]) -> None:
+        """These copies have run: their sources are no longer leased."""
+        with self._lock:
+            self._begin()
+            for copy in copies:
+                self._emit(Kind.COPY_DONE, 0, copy.target, copy.target_gen, aux=copy.source)
+                self.pool.unlease(copy.source, copy.lease_id)
+
+    def end_step(self) -> None:
+        """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
+        with self._lock:
+            self._begin()
+            if not self._steps:
+                raise FaultyCall("end_step without an open step")
+            step = self._steps.pop(0)
+            for seq_id, lblock, block, gen, position in step.writes:
+                row = self._tables.get(seq_id)
+                if not self.pool.commit(block, gen, seq_id=seq_id, lblock=lblock):
+                    continue
+                if row is not None and lblock < len(row.blocks) and row.blocks[lblock] == block:
+                    row.computed = max(row.computed, min(position, row.issued))
+                    self._publish(row)
+            self.pool.settle(step.number)
+            self._emit(Kind.STEP_END, aux=sum(item.hi - item.lo for item in step.scheduled))
+            self._witness()
+
+    # -- inside the critical section ------------------------------------------------------------------------------
+
+    def _match(self, tokens: Sequence[int], extras: Extras) -> PrefixMatch:
+        size, index = self.block_size, self.pool.index
+        hits: list[int] = []
+        hashes: list[bytes] = []
+        stop, pending = Reason.NONE, None
+        if self.share_prefixes:
+            hashes = index.chain(tokens, extras)
+            parent = index.root(extras)
+            usable = (len(tokens) - 1) // size  # the last token is always computed: its logits are wanted
+            for i, digest in enumerate(hashes):
+                if i >= usable:
+                    stop = Reason.LAST_TOKEN
+                    break
+                block = index.find(digest)
+                if block is None:
+                    stop, pending = Reason.NOT_IN_INDEX, self._pending.get(digest)
+                    break
+                if not index.same(block, parent, tokens[i * size : (i + 1) * size]):
+                    stop = Reason.TOKENS_DIFFER
+                    break
+                hits.append(block)
+                parent = digest
+        needed = self.blocks_for(len(tokens)) - len(hits)
+        available = self.pool.num_available - sum(self.pool.is_evictable(b) for b in hits)
+        return PrefixMatch(tuple(hits), tuple(hashes), len(hits) * size, needed, available, pending, stop)
+
+    def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
+        if lo != row.issued or not lo < hi <= len(row.tokens):
+            raise FaultyCall(
+                f"write of positions [{lo}, {hi}) by sequence {row.seq_id}: its KV ends at {row.issued} "
+                f"and it has {len(row.tokens)} tokens"
+            )
+        size = self.block_size
+        first, last = lo // size, (hi - 1) // size
+        held = range(first, min(last + 1, len(row.blocks)))
+        copies = [i for i in held if self._needs_copy(row.blocks[i], max(lo - i * size, 0))]
+        fresh = max(0, last + 1 - len(row.blocks))
+        if len(copies) + fresh > self.pool.num_available:
+            self._refuse(row.seq_id, len(copies) + fresh, self.pool.num_available)
+        for lblock in copies:
+            self._copy_on_write(row, lblock, min(lo - lblock * size, size))
+        self._extend(row, fresh, reason)
+        for lblock in range(first, last + 1):
+            block = row.blocks[lblock]
+            slot_lo, slot_hi = max(lo - lblock * size, 0), min(hi - lblock * size, size)
+            self.pool.write(block, slot_lo, slot_hi, seq_id=row.seq_id, lblock=lblock, reason=reason)
+            self._writes.append((row.seq_id, lblock, block, row.gens[lblock], lblock * size + slot_hi))
+        row.issued = hi
+
+    def _needs_copy(self, block: int, slot: int) -> bool:
+        """Whether a write into `slot` must go to a copy: another table holds the block, or it is published.
+
+        Leases do not matter here: they cover slots below the writer's own, already filled ones.
+        """
+        return bool(self.pool.entries[block] > 1) or self.pool.state[block] == BlockState.PUBLISHED
+
+    def _copy_on_write(self, row: SequenceTable, lblock: int, slots: int) -> None:
+        """Copy, table update and release as one: the row's entry moves to a private block."""
+        source, lease_id = row.blocks[lblock], self._next_lease
+        source_gen = row.gens[lblock]
+        self._next_lease += 1
+        (target,) = self.pool.take(1, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
+        gen = int(self.pool.gen[target])
+        self.pool.fill[target] = slots
+        self.pool.lease(source, lease_id, 0, slots)
+        seq = self._emit(Kind.COW, Reason.COPY_ON_WRITE, target, gen, fill=slots, seq_id=row.seq_id, lblock=lblock,
+                         aux=source)  # fmt: skip
+        if self._sink is not None:
+            self._sink.detail(seq, (source, source_gen, 0, slots))
+        row.replace(lblock, target, gen)
+        self.pool.release(source, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
+        self._copies.append(Copy(source, target, gen, slots, lease_id))
+
+    def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
+        for block in self.pool.take(count, seq_id=row.seq_id, lblock=len(row.blocks), reason=reason):
+            row.add(block, int(self.pool.gen[block]))
+
+    def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
+        """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
+        for lblock in range(len(row.blocks) - 1, keep - 1, -1):
+            self._cancel_copy(row.blocks[lblock], row.gens[lblock])
+            self.pool.release(row.blocks[lblock], seq_id=row.seq_id, lblock=lblock, reason=reason)
+        del row.blocks[keep:], row.gens[keep:]
+
+    def _cancel_copy(self, target: int, gen: int) -> None:
+        """A copy whose target is given up before it ran is not run: its block may serve someone else by then."""
+        for copy in [c for c in self._copies if c.target == target and c.target_gen == gen]:
+            if self.pool.entries[target] == 1:
+                self._copies.remove(copy)
+                self.pool.unlease(copy.source, copy.lease_id)
+
+    def _publish(self, row: SequenceTable) -> None:
+        """Enter the row's blocks that are full and computed in the prefix index, in order."""
+        if not self.share_prefixes:
+            return
+        size, index = self.block_size, self.pool.index
+        for lblock in range(row.published, row.computed // size):
+            tokens = row.tokens[lblock * size : (lblock + 1) * size]
+            parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
+            if lblock == len(row.hashes):
+                row.hashes.append(index.child(parent, tokens))
+            digest = row.hashes[lblock]
+            self.pool.publish(row.blocks[lblock], digest, parent, tokens, seq_id=row.seq_id, lblock=lblock)
+            row.published = lblock + 1
+            if self._pending.get(digest) == row.seq_id:
+                del self._pending[digest]
+
+    def _forget_pending(self, row: SequenceTable, from_block: int) -> None:
+        for digest in row.hashes[from_block:]:
+            if self._pending.get(digest) == row.seq_id:
+                del self._pending[digest]
+
+    def _refuse(self, seq_id: int, needed: int, available: int) -> None:
+        seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
+        if self._sink is not None:
+            self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
+        raise OutOfBlocks(needed, available, self.pool.shortage(needed))
+
+    def _witness(self) -> None:
+        if self._sink is None:
+            return
+        seq = self._emit(Kind.WITNESS)
+        entries = sum(len(row.blocks) for row in self._tables.values())
+        digest = sum(table_digest(row.blocks, row.gens) for row in self._tables.values())
+        counts = self.pool.counts()
+        self._sink.detail(seq, (*counts.values(), entries, ((digest + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)))
+
+    def _row(self, seq_id: int) -> SequenceTable:
+        row = self._tables.get(seq_id)
+        if row is None:
+            raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")
+        return row
+
+    def _begin(self) -> None:
+        if self._sink is not None:
+            self._sink.begin()
+
+    def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,
+              lblock: int = -1, aux: int = 0) -> int:  # fmt: skip
+        if self._sink is None:
+            return -1
+        return self._sink.emit(kind, reason, block, gen, -1, -1, fill, seq_id, lblock, aux)

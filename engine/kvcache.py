@@ -1,0 +1,51 @@
+"""The KV tensor: one preallocated block of memory that the tables point into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kvscope import kernels
+from kvscope.engine.model.config import ModelConfig
+from kvscope.engine.tables import Copy
+from kvscope.errors import UsageError
+
+
+class KVCache:
+    """`kv[layers, 2, num_blocks, block_size, kv_heads, head_dim]`; index 1 is 0 for keys, 1 for values.
+
+    Raises:
+        UsageError: the device cannot hold it; says how many bytes were asked for.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: str
+    ) -> None:
+        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self.bytes_per_token = config.bytes_per_token(dtype.itemsize)
+        self.block_bytes = block_size * self.bytes_per_token
+        try:
+            # Zeros, not empty: a slot that was never written must not decide a result by what lay there before.
+            self.kv = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:  # torch reports exhausted memory on either device as a RuntimeError
+            total = num_blocks * self.block_bytes / 2**30
+            raise UsageError(
+                f"a pool of {num_blocks} blocks of {self.block_bytes:,} bytes ({total:.1f} GiB) does not fit on "
+                f"{device}; lower num_blocks"
+            ) from error
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of one layer, each [num_blocks, block_size, kv_heads, head_dim]."""
+        return self.kv[index, 0], self.kv[index, 1]
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Run block copies, all layers, in order of decision.
+
+        Copies decided in one step never chain: a fresh target is private to its writer until the step has run.
+        """
+        if copies:
+            device = self.kv.device
+            source = torch.tensor([c.source for c in copies], dtype=torch.int64, device=device)
+            target = torch.tensor([c.target for c in copies], dtype=torch.int64, device=device)
+            kernels.copy_blocks(self.kv, source, target)

@@ -1,0 +1,97 @@
+"""Runs one step on the device: packs the rows, writes their KV through the tables, attends, returns logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvscope import kernels
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.kvcache import KVCache
+from kvscope.engine.model.llama import Llama
+from kvscope.engine.scheduler import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step's rows as tensors; decodes (one position each) first, then prefill chunks.
+
+    tokens, positions, slots: [T] int64. tables: [rows, max_blocks] int32, unused entries 0. seq_lens: [rows]
+    int32. query_start: [rows + 1] int32. last: [sampled rows] int64, the T-index of each row's last position.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    tables: torch.Tensor
+    seq_lens: torch.Tensor
+    query_start: torch.Tensor
+    last: torch.Tensor
+    decodes: int
+
+
+class Runner:
+    """Holds the model and its KV tensor; one call is one step."""
+
+    def __init__(self, model: Llama, cache: KVCache, manager: BlockManager, *, head_dim: int) -> None:
+        self.model = model
+        self.cache = cache
+        self.manager = manager
+        self.scale = head_dim**-0.5
+        self.device = str(cache.kv.device)
+
+    def run(self, plan: StepPlan, sampled: list[int]) -> torch.Tensor:
+        """Compute the rows of `plan` (decodes first); logits [len(sampled), vocab] of those rows' last positions."""
+        inputs = self._pack(plan, sampled)
+        d = inputs.decodes
+        prefill_start = inputs.query_start[d:] - inputs.query_start[d]
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys, values = self.cache.layer(layer)
+            kernels.write_kv(k, v, keys, values, inputs.slots)
+            parts = []
+            if d:
+                parts.append(
+                    kernels.paged_decode(q[:d], keys, values, inputs.tables[:d], inputs.seq_lens[:d], self.scale)
+                )
+            if d < len(plan.rows):
+                parts.append(
+                    kernels.paged_prefill(
+                        q[d:], keys, values, inputs.tables[d:], inputs.seq_lens[d:], prefill_start, self.scale
+                    )
+                )
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        with torch.inference_mode():
+            return self.model(inputs.tokens, inputs.positions, attend, inputs.last)
+
+    def _pack(self, plan: StepPlan, sampled: list[int]) -> StepInputs:
+        rows, size = plan.rows, self.manager.block_size
+        tables = [self.manager.table(row.seq_id) for row in rows]
+        counts = np.array([row.hi - row.lo for row in rows])
+        start = np.concatenate([[0], np.cumsum(counts)])
+        positions = np.concatenate([np.arange(row.lo, row.hi) for row in rows])
+        tokens = np.concatenate(
+            [np.asarray(s.tokens[r.lo : r.hi]) for s, r in zip(plan.sequences, rows, strict=True)]
+        )
+        padded = np.zeros((len(rows), max(len(t) for t in tables)), dtype=np.int32)
+        for i, table in enumerate(tables):
+            padded[i, : len(table)] = table
+        row_of = np.repeat(np.arange(len(rows)), counts)
+        slots = padded[row_of, positions // size].astype(np.int64) * size + positions % size
+        decodes = next((i for i, count in enumerate(counts) if count > 1 or plan.sequences[i].prefilling), len(rows))
+        return StepInputs(
+            tokens=self._tensor(tokens, torch.int64),
+            positions=self._tensor(positions, torch.int64),
+            slots=self._tensor(slots, torch.int64),
+            tables=self._tensor(padded, torch.int32),
+            seq_lens=self._tensor(np.array([row.hi for row in rows]), torch.int32),
+            query_start=self._tensor(start, torch.int32),
+            last=self._tensor(start[1:][sampled] - 1, torch.int64),
+            decodes=decodes,
+        )
+
+    def _tensor(self, array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array, dtype=dtype).to(self.device)

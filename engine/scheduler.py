@@ -1,0 +1,174 @@
+"""Continuous batching: who computes what in the next step (Orca, OSDI 2022; chunked prefill as in Sarathi-Serve).
+
+Running sequences go first, oldest first, decodes before prefill chunks; then the queue is admitted in order.
+When a running sequence cannot get a block the newest one gives all of its blocks up and is computed again later
+(preemption by recompute). The head of the queue is admitted whenever its blocks can be had by evicting, so the
+engine never stands still while work is left: a request that could never fit was refused when it was submitted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.sequence import Sequence, Status
+from kvscope.engine.steps import Scheduled
+from kvscope.errors import OutOfBlocks, UsageError
+from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.sink import EventSink
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one step.
+
+    max_seqs: sequences that run at once. max_batched_tokens: positions computed per step, the size of a prefill
+    chunk included. watermark: share of the pool kept free at admission while something runs, so that decodes
+    do not preempt what was just admitted.
+    """
+
+    max_seqs: int = 64
+    max_batched_tokens: int = 512
+    watermark: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_seqs <= 4096:
+            raise UsageError(f"max_seqs is {self.max_seqs}: must be 1..4096")
+        if not 1 <= self.max_batched_tokens <= 1 << 20:
+            raise UsageError(f"max_batched_tokens is {self.max_batched_tokens}: must be 1..{1 << 20}")
+        if not 0 <= self.watermark < 1:
+            raise UsageError(f"watermark is {self.watermark}: must be 0 or more, below 1")
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """The rows of one step, each with the positions it computes, and whether its last one is sampled from."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    rows: list[Scheduled] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, lo: int, hi: int) -> None:
+        self.sequences.append(sequence)
+        self.rows.append(Scheduled(sequence.seq_id, lo, hi))
+
+    @property
+    def tokens(self) -> int:
+        """Positions this step computes."""
+        return sum(row.hi - row.lo for row in self.rows)
+
+
+class Scheduler:
+    """Queue, running set and the choice of the next step's rows; owns no blocks, asks the block manager."""
+
+    def __init__(self, manager: BlockManager, config: SchedulerConfig, *, sink: EventSink | None = None) -> None:
+        self.manager = manager
+        self.config = config
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # oldest first
+        self._sink = sink
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is queued or running."""
+        return bool(self.waiting or self.running)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self.waiting.append(sequence)
+
+    def adopt(self, sequence: Sequence) -> None:
+        """A forked sequence joins the running ones, behind its siblings."""
+        sequence.status = Status.RUNNING
+        self.running.append(sequence)
+
+    def retire(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is."""
+        if sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = Status.FINISHED
+
+    def schedule(self) -> StepPlan:
+        """Choose the rows of the next step; their blocks are reserved and their writes recorded."""
+        plan = StepPlan()
+        preempted = self._schedule_decodes(plan)
+        self._schedule_prefills(plan)
+        if not preempted:
+            self._admit(plan)
+        return plan
+
+    def _schedule_decodes(self, plan: StepPlan) -> bool:
+        preempted = False
+        for sequence in [s for s in self.running if not s.prefilling]:
+            if sequence.status is not Status.RUNNING:
+                continue  # preempted for an older one in this very loop
+            if plan.tokens >= self.config.max_batched_tokens:
+                break
+            while sequence.status is Status.RUNNING:
+                try:
+                    self.manager.append(sequence.seq_id, sequence.output[-1])
+                except OutOfBlocks:
+                    preempted = True
+                    self._preempt(self.running[-1])
+                    continue
+                plan.add(sequence, sequence.computed, sequence.length)
+                break
+        return preempted
+
+    def _schedule_prefills(self, plan: StepPlan) -> None:
+        for sequence in [s for s in self.running if s.prefilling]:
+            self._schedule_chunk(plan, sequence)
+
+    def _schedule_chunk(self, plan: StepPlan, sequence: Sequence) -> None:
+        budget = self.config.max_batched_tokens - plan.tokens
+        hi = min(sequence.admitted, sequence.computed + budget)
+        if hi > sequence.computed:
+            self.manager.write(sequence.seq_id, sequence.computed, hi)
+            plan.add(sequence, sequence.computed, hi)
+
+    def _admit(self, plan: StepPlan) -> None:
+        for sequence in list(self.waiting):
+            if plan.tokens >= self.config.max_batched_tokens:
+                self._wait(sequence, Reason.TOKEN_BUDGET, 0)
+                return
+            samples = sequence.request.params.n if not sequence.output else 1
+            if self.running and len(self.running) + samples > self.config.max_seqs:
+                self._wait(sequence, Reason.SEQUENCE_LIMIT, 0)
+                return
+            match = self.manager.probe(sequence.tokens, sequence.request.extras)
+            if match.pending is not None:
+                self._wait(sequence, Reason.PREFIX_PENDING, match.needed)
+                continue  # it may share next step; those behind it need not wait
+            reserve = int(self.config.watermark * self.manager.num_blocks) if self.running else 0
+            if match.needed + reserve > match.available:
+                self._wait(sequence, Reason.NO_BLOCKS, match.needed)
+                return
+            cached = self.manager.admit(
+                sequence.seq_id, sequence.tokens, sequence.request.extras, resumed=sequence.preemptions > 0
+            )
+            if not sequence.preemptions:
+                sequence.cached_tokens = cached
+            sequence.computed, sequence.admitted = cached, sequence.length
+            sequence.last_wait = None
+            sequence.status = Status.RUNNING
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            self._schedule_chunk(plan, sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """The sequence gives its blocks up and goes to the head of the queue."""
+        self.manager.free(sequence.seq_id, Kind.PREEMPT, Reason.CAPACITY, aux=sequence.computed)
+        self.running.remove(sequence)
+        sequence.status = Status.WAITING
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _wait(self, sequence: Sequence, reason: Reason, needed: int) -> None:
+        """Record why the sequence is not admitted, once per cause."""
+        if self._sink is None or sequence.last_wait == (reason, needed):
+            return
+        sequence.last_wait = (reason, needed)
+        self.manager.record_wait(sequence.seq_id, reason, needed)

@@ -1,0 +1,88 @@
+"""Requests and sequences: what a user asked for, and the state of each sample that answers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kvscope.engine.prefix import Extras
+from kvscope.errors import UsageError
+from kvscope.traces.schema import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 do not cut."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    n: int = 1
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        def require(ok: bool, name: str, value: object, limit: str) -> None:
+            if not ok:
+                raise UsageError(f"{name} is {value}: must be {limit}")
+
+        require(1 <= self.max_tokens <= 1 << 20, "max_tokens", self.max_tokens, f"1..{1 << 20}")
+        require(0.0 <= self.temperature <= 100.0, "temperature", self.temperature, "0..100 (0 is greedy)")
+        require(0 <= self.top_k <= 1 << 20, "top_k", self.top_k, f"0..{1 << 20} (0 cuts nothing)")
+        require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0, at most 1")
+        require(1 <= self.n <= 256, "n", self.n, "1..256 samples")
+        require(0 <= self.seed < 1 << 63, "seed", self.seed, "0..2**63-1")
+
+
+class Status(Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class Request:
+    """One prompt and the samples wanted of it."""
+
+    request_id: int
+    prompt: list[int]
+    params: SamplingParams
+    name: str = ""
+    extras: Extras = ()
+    prompt_text: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of a request, from queue to finish; its KV lives in the block manager under `seq_id`."""
+
+    seq_id: int
+    request: Request
+    sample: int = 0
+    output: list[int] = field(default_factory=list)
+    status: Status = Status.WAITING
+    computed: int = 0  # positions whose KV exists
+    admitted: int = 0  # tokens known when it was last admitted: it prefills up to here, then decodes
+    finish_reason: Reason = Reason.NONE
+    preemptions: int = 0
+    cached_tokens: int = 0  # of the first admission
+    last_wait: tuple[int, int] | None = None  # what the last WAIT row said, so that it is written once
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output so far."""
+        return self.request.prompt + self.output
+
+    @property
+    def length(self) -> int:
+        """How many tokens are known: prompt plus output."""
+        return len(self.request.prompt) + len(self.output)
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether tokens known at admission still have to be computed."""
+        return self.computed < self.admitted

@@ -1,0 +1,65 @@
+"""Block tables: the ledger of which sequence holds which block as what.
+
+    positions   0 ............ computed ......... issued ......... len(tokens) ...... len(blocks) * block_size
+                [ bytes exist ) [ this step writes ) [ known, not yet scheduled ) [ reserved, empty slots )
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvscope.engine.prefix import Extras
+
+
+@dataclass(slots=True)
+class SequenceTable:
+    """One sequence's row: its blocks in logical order, and how far its KV has got."""
+
+    seq_id: int
+    tokens: list[int]
+    extras: Extras = ()
+    blocks: list[int] = field(default_factory=list)
+    gens: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)  # chained hashes of the leading full blocks known so far
+    issued: int = 0  # positions [0, issued) are written or will be by an open step
+    computed: int = 0  # positions [0, computed) exist
+    published: int = 0  # leading blocks that were entered in, or came from, the prefix index
+
+    def add(self, block: int, gen: int) -> None:
+        """Append a block at the end of the row."""
+        self.blocks.append(block)
+        self.gens.append(gen)
+
+    def replace(self, lblock: int, block: int, gen: int) -> None:
+        """Put another block at a logical position (copy-on-write)."""
+        self.blocks[lblock] = block
+        self.gens[lblock] = gen
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A block copy that the device has to run before this step's writes: `slots` leading slots of every layer."""
+
+    source: int
+    target: int
+    target_gen: int
+    slots: int
+    lease_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What the prefix cache has for a prompt, and what admission would take."""
+
+    hits: tuple[int, ...]  # blocks, logical order
+    hashes: tuple[bytes, ...]  # chained hashes of all full prompt blocks
+    cached_tokens: int
+    needed: int  # blocks that must be taken from the pool
+    available: int  # blocks that could be taken, the hits not counted as evictable
+    pending: int | None  # the sequence that is computing the first missing block right now
+    stop: int  # Reason why the match ended
+
+    @property
+    def fits(self) -> bool:
+        """Whether admission would succeed now."""
+        return self.needed <= self.available
