@@ -131,9 +131,8 @@ class GgufFile:
         if kind.name in ("F32", "F16"):
             flat = raw.view("<f4" if kind.name == "F32" else "<f2").astype(np.float32)
         else:
-            rows = raw.reshape(-1, tensor.size_bytes // math.prod(tensor.shape[:-1]))
             try:
-                flat = quants.dequantize(rows, kind)
+                flat = quants.dequantize(_rows(raw, *quants.GGML_QUANT_SIZES[kind]), kind)
             except NotImplementedError:
                 raise ModelError(
                     f"{self.path}: tensor {name} is stored as {kind.name}, which is not supported; "
@@ -141,6 +140,16 @@ class GgufFile:
                 ) from None
         result: npt.NDArray[np.float32] = flat.reshape(tensor.shape)
         return result
+
+
+def _rows(raw: npt.NDArray[np.uint8], block: int, block_bytes: int) -> npt.NDArray[np.uint8]:
+    """Cut a tensor's bytes into rows of whole quantisation blocks.
+
+    gguf-py works on 16 rows at a time; rows of some 64k values make that twice as fast as the tensor's own.
+    """
+    blocks = raw.size // block_bytes
+    width = math.gcd(blocks, max(1, (1 << 16) // block))
+    return raw.reshape(-1, width * block_bytes)
 
 
 def _gguf() -> Any:

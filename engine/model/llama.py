@@ -82,16 +82,15 @@ class Llama:
             Logits [R, vocab] in the weights' dtype (an inference tensor: change it in place only in inference mode).
         """
         config = self.config
-        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        q_heads, qk_heads = config.num_heads, config.num_heads + config.num_kv_heads
         cos, sin = self._rotary(positions)
         x = F.embedding(tokens, self.embeddings)
         for index, layer in enumerate(self.layers):
             qkv = F.linear(_rms_norm(x, layer.input_norm, config.rms_eps), layer.qkv, layer.qkv_bias)
-            qkv = qkv.view(x.shape[0], sum(heads), config.head_dim)
+            qkv = qkv.view(x.shape[0], -1, config.head_dim)
             # Q and K heads lie side by side, so one rotation serves both.
-            turned = _rotate(qkv[:, : heads[0] + heads[1]], cos, sin)
-            q, k = turned.split(heads[:2], dim=1)
-            attended = attend(index, q, k, qkv[:, heads[0] + heads[1] :])
+            turned = _rotate(qkv[:, :qk_heads], cos, sin)
+            attended = attend(index, turned[:, :q_heads], turned[:, q_heads:], qkv[:, qk_heads:])
             x = x + F.linear(attended.reshape(x.shape[0], -1), layer.output, layer.output_bias)
             gate, up = F.linear(_rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
@@ -161,12 +160,15 @@ def build_llama(
         ModelError: tensors are missing, unknown, or of another shape.
     """
     check_weights(config, source)
+    shapes = source.shapes
 
     def fused(*names: str) -> Tensor:
-        sizes = [source.shapes[name] for name in names]
-        target = torch.empty((sum(size[0] for size in sizes), *sizes[0][1:]), dtype=dtype, device=device)
-        for part, name in zip(target.split([size[0] for size in sizes]), names, strict=True):
-            part.copy_(source.read(name))
+        rows, row = sum(shapes[name][0] for name in names), shapes[names[0]][1:]
+        target, start = torch.empty((rows, *row), dtype=dtype, device=device), 0
+        for name in names:
+            end = start + shapes[name][0]
+            target[start:end].copy_(source.read(name))
+            start = end
         return target
 
     layers = []

@@ -227,8 +227,10 @@ def _bpe(name: str, fields: Mapping[str, Any], *, ignore_merges: bool) -> models
     if not isinstance(tokens, list) or not isinstance(merges, list) or not tokens:
         raise ModelError(f"model {name}: its GGUF file has no vocabulary or no merges; fetch it again")
     vocab = {token: index for index, token in enumerate(tokens)}
-    pairs = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else () for merge in merges]
-    if len(vocab) != len(tokens) or any(len(pair) != 2 for pair in pairs):
+    # No byte is written as a space in this alphabet, so the one space in a merge parts its two sides.
+    halves = [str(merge).partition(" ") for merge in merges]
+    pairs = [(left, right) for left, _, right in halves if right]
+    if len(vocab) != len(tokens) or len(pairs) != len(merges):
         raise ModelError(f"model {name}: its GGUF vocabulary repeats tokens or has broken merges; fetch it again")
     try:
         return models.BPE(vocab, pairs, ignore_merges=ignore_merges)
