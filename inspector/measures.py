@@ -1,0 +1,371 @@
+"""The measures of a paged pool: one definition each, over all events at once and as a summary of the run.
+
+A pool has N blocks of B slots. In words:
+
+    private shared in_transit cached quarantined free   blocks by state; they add up to N at every event
+    held_slots       slots of held blocks (private, shared, in_transit)
+    filled_slots     slots of held blocks that hold a token, each physical slot once; writes on their way included
+    tail_waste       (held_slots - filled_slots) / held_slots
+    sharing_factor   table_entries / distinct blocks in tables;  saved_blocks = their difference
+    utilization      filled_slots / held_slots;  pool_utilization = filled_slots / (N * B)
+    prefix_hit_rate  prompt tokens found in the prefix cache / prompt tokens, over first admissions
+    benefit_ratio    max_model_len / P50(actual length): does paging pay
+
+A ratio with an empty denominator is absent: NaN inside arrays, None in a summary, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.inspector.source import IntArray, TraceLike, gap_rows, is_clean
+from kvscope.inspector.state import BlockState, block_rows, classify
+from kvscope.inspector.timeline import timeline
+from kvscope.traces.schema import EventArray, Kind, Reason
+
+FloatArray = npt.NDArray[np.float64]
+CountArray = npt.NDArray[np.int32]
+
+COUNT_NAMES = ("private", "shared", "in_transit", "cached", "quarantined", "free")
+RATIO_NAMES = ("tail_waste", "sharing_factor", "utilization", "pool_utilization")
+
+
+@dataclass(frozen=True)
+class Series:
+    """The measures just after each event; every array has one element per event of the trace."""
+
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    seq: IntArray
+    t_ns: IntArray
+    step: npt.NDArray[np.int32]
+    private: CountArray
+    shared: CountArray
+    in_transit: CountArray
+    cached: CountArray
+    quarantined: CountArray
+    free: CountArray
+    table_entries: CountArray
+    filled_slots: CountArray
+    cow_copies: CountArray  # from here on: running totals
+    preemptions: CountArray
+    refusals: CountArray
+    evictions: CountArray
+    prefix_hit_tokens: IntArray
+    prefix_query_tokens: IntArray
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @cached_property
+    def table_blocks(self) -> CountArray:
+        """Distinct blocks in tables."""
+        return self.private + self.shared
+
+    @cached_property
+    def held_blocks(self) -> CountArray:
+        """Blocks that a table or a lease holds."""
+        return self.table_blocks + self.in_transit
+
+    @cached_property
+    def held_slots(self) -> IntArray:
+        """Slots of held blocks."""
+        return self.held_blocks.astype(np.int64) * self.block_size
+
+    @cached_property
+    def saved_blocks(self) -> CountArray:
+        """Blocks that sharing saves: table entries less distinct blocks in tables."""
+        return self.table_entries - self.table_blocks
+
+    @cached_property
+    def saved_bytes(self) -> IntArray:
+        """Bytes that sharing saves."""
+        return self.saved_blocks.astype(np.int64) * self.block_bytes
+
+    @cached_property
+    def cow_bytes(self) -> IntArray:
+        """Bytes of the blocks that copy-on-write has taken so far, whole blocks."""
+        return self.cow_copies.astype(np.int64) * self.block_bytes
+
+    @cached_property
+    def tail_waste(self) -> FloatArray:
+        """Share of held slots that hold no token."""
+        return ratio(self.held_slots - self.filled_slots, self.held_slots)
+
+    @cached_property
+    def utilization(self) -> FloatArray:
+        """Share of held memory that holds live tokens."""
+        return ratio(self.filled_slots, self.held_slots)
+
+    @cached_property
+    def pool_utilization(self) -> FloatArray:
+        """Share of the whole pool that holds live tokens."""
+        return ratio(self.filled_slots, np.full(len(self), self.num_blocks * self.block_size))
+
+    @cached_property
+    def sharing_factor(self) -> FloatArray:
+        """Table entries per distinct block in tables."""
+        return ratio(self.table_entries, self.table_blocks)
+
+    @cached_property
+    def prefix_hit_rate(self) -> FloatArray:
+        """Share of admitted prompt tokens that the prefix cache had, so far."""
+        return ratio(self.prefix_hit_tokens, self.prefix_query_tokens)
+
+
+def series(trace: TraceLike) -> Series:
+    """All measures at every event of a trace, vectorised (about a second per million events)."""
+    events = trace.events
+    line = timeline(trace)
+    held = line.entries + line.leases > 0
+    state = classify(line.entries, line.leases, line.published, line.quarantined)
+
+    def count(which: BlockState) -> CountArray:
+        return line.total(state == which)
+
+    counts = {s.name.lower(): count(s) for s in BlockState}
+    counts["free"] += trace.num_blocks - line.seen  # blocks without a row yet have not been handed out
+    hit_tokens, query_tokens = prefix_tokens(events)
+    return Series(
+        num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes,
+        seq=np.asarray(trace.seqs, dtype=np.int64), t_ns=events["t_ns"].astype(np.int64),
+        step=events["step"].astype(np.int32), **counts,
+        table_entries=line.total(line.entries), filled_slots=line.total(np.where(held, line.fill, 0)),
+        cow_copies=_running(events, Kind.COW), preemptions=_running(events, Kind.PREEMPT),
+        refusals=_running(events, Kind.REFUSED), evictions=_running(events, Kind.EVICT),
+        prefix_hit_tokens=np.cumsum(hit_tokens), prefix_query_tokens=np.cumsum(query_tokens),
+    )  # fmt: skip
+
+
+def ratio(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> FloatArray:
+    """part / whole, NaN where `whole` is 0."""
+    out = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=out, where=np.asarray(whole) != 0)
+    return out
+
+
+def prefix_tokens(events: EventArray) -> tuple[IntArray, IntArray]:
+    """Per event the prompt tokens found in the prefix cache, and those asked for; both stand at ADMIT rows."""
+    hits, queries = np.zeros(len(events), dtype=np.int64), np.zeros(len(events), dtype=np.int64)
+    prompts = {int(e["seq_id"]): int(e["aux"]) for e in events[events["kind"] == Kind.SUBMIT]}
+    for row in np.flatnonzero(events["kind"] == Kind.ADMIT).tolist():
+        prompt = prompts.get(int(events["seq_id"][row]))
+        if prompt is not None:  # without its SUBMIT (lost, or a bare pool) an admission says nothing about a rate
+            hits[row], queries[row] = int(events["aux"][row]), prompt
+    return hits, queries
+
+
+def decimate(x: npt.NDArray[Any], y: npt.NDArray[Any], width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """At most 2 * `width` points of a curve: the least and the greatest of each of `width` equal runs of points.
+
+    Peaks survive. Points keep their order; NaN is passed over unless a whole run is NaN.
+    """
+    n = len(x)
+    if width < 1 or n <= 2 * width:
+        return x, y
+    edges = np.linspace(0, n, width + 1).astype(np.int64)
+    values = np.asarray(y, dtype=np.float64)
+    low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
+    run = np.repeat(np.arange(width), np.diff(edges))
+    picked = []
+    for key in (low, -high):
+        order = np.lexsort((key, run))  # within a run the least key first
+        picked.append(order[edges[:-1]])
+    keep = np.unique(np.concatenate(picked))
+    return x[keep], y[keep]
+
+
+def spread(values: IntArray, scale: float) -> dict[str, float | int | None]:
+    """Count, mean, P50 and P99 of some durations, in units of `scale`; None where there are none."""
+    if not len(values):
+        return {"count": 0, "mean": None, "p50": None, "p99": None}
+    scaled = values.astype(np.float64) * scale
+    p50, p99 = np.percentile(scaled, [50, 99])
+    return {"count": len(values), "mean": float(scaled.mean()), "p50": float(p50), "p99": float(p99)}
+
+
+def block_times(trace: TraceLike) -> dict[str, IntArray]:
+    """Durations in ns of `lifetime`, `idle_before_evict` and `reuse_gap`, one element per occurrence, exact.
+
+    lifetime           from ALLOC to the end of that life (FREE or SETTLE)
+    idle_before_evict  from the last time the block was taken (ALLOC, SHARE, HIT) to its EVICT
+    reuse_gap          between two touches (SHARE, HIT) of one life
+    """
+    events = trace.events
+    rows = block_rows(events, trace.num_blocks)
+    rows = rows[np.argsort(events["block"][rows], kind="stable")]
+    block, kind, gen = (events[name][rows] for name in ("block", "kind", "gen"))
+    t = events["t_ns"][rows].astype(np.int64)
+
+    def since(start: npt.NDArray[np.bool_], end: npt.NDArray[np.bool_]) -> IntArray:
+        """Time from the nearest `start` row before each `end` row, where both belong to one life."""
+        index = np.where(start, np.arange(len(rows)), -1)
+        before = np.concatenate([[-1], np.maximum.accumulate(index)[:-1]]) if len(rows) else index
+        ends = np.flatnonzero(end & (before >= 0))
+        starts = before[ends]
+        same = (block[ends] == block[starts]) & (gen[ends] == gen[starts])
+        spans: IntArray = t[ends[same]] - t[starts[same]]
+        return spans
+
+    alloc, touch = kind == Kind.ALLOC, (kind == Kind.SHARE) | (kind == Kind.HIT)
+    return {
+        "lifetime": since(alloc, (kind == Kind.FREE) | (kind == Kind.SETTLE)),
+        "idle_before_evict": since(alloc | touch, kind == Kind.EVICT),
+        "reuse_gap": since(touch, touch),
+    }
+
+
+def sequence_lengths(trace: TraceLike) -> dict[int, int]:
+    """Final length in tokens (prompt and output) of every sequence that ended."""
+    events = trace.events
+    prompts = {int(e["seq_id"]): int(e["aux"]) for e in events[events["kind"] == Kind.SUBMIT]}
+    for fork in events[events["kind"] == Kind.FORK]:
+        prompts.setdefault(int(fork["seq_id"]), prompts.get(int(fork["aux"]), 0))
+    ended = events[(events["kind"] == Kind.FINISH) | (events["kind"] == Kind.ABORT)]
+    outputs = {int(e["seq_id"]): int(e["aux"]) for e in ended}
+    by_request: dict[int, int] = {}
+    for fact in trace.facts:
+        if fact.get("type") == "request":
+            by_request[int(fact["request"])] = int(fact["prompt_tokens"])
+            prompts.update({int(s): int(fact["prompt_tokens"]) for s in fact.get("seq_ids") or ()})
+        elif fact.get("type") == "sample" and int(fact["request"]) in by_request:
+            prompts[int(fact["seq_id"])] = by_request[int(fact["request"])]
+        elif fact.get("type") == "output":
+            outputs[int(fact["seq_id"])] = int(fact["tokens"])
+    return {s: prompts[s] + n for s, n in sorted(outputs.items()) if s in prompts}
+
+
+def model_facts(trace: TraceLike) -> dict[str, Any]:
+    """The model fact of the run, or an empty dict."""
+    return next((dict(f) for f in trace.facts if f.get("type") == "model"), {})
+
+
+def mean_over_time(values: FloatArray, t_ns: IntArray) -> float | None:
+    """Time-weighted mean: each value holds until the next event. NaN weighs nothing; by events if no time passed."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return None
+    weight = np.where(known, np.append(np.diff(t_ns), 0), 0).astype(np.float64)
+    if weight.sum() <= 0:
+        return float(values[known].mean())
+    return float(np.dot(np.where(known, values, 0.0), weight) / weight.sum())
+
+
+def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
+    """The measures of a whole run as one JSON-ready dict; means are time-weighted, peaks are over all events."""
+    s = measured if measured is not None else series(trace)
+    events = trace.events
+    seconds = float(s.t_ns[-1] - s.t_ns[0]) * 1e-9 if len(s) else 0.0
+    return {
+        "schema": "kvscope-summary/1",
+        "events": len(s),
+        "duration_s": seconds,
+        "mean_weighting": "time",
+        "geometry": _geometry(trace),
+        "requests": _requests(trace),
+        "blocks": {name: _peak_mean_last(getattr(s, name), s.t_ns) for name in COUNT_NAMES},
+        "held_blocks": _peak_mean_last(s.held_blocks, s.t_ns),
+        "table_entries": _peak_mean_last(s.table_entries, s.t_ns),
+        "saved_blocks": _peak_mean_last(s.saved_blocks, s.t_ns),
+        "saved_bytes": _peak_mean_last(s.saved_bytes, s.t_ns),
+        **{name: _peak_mean_last(getattr(s, name), s.t_ns) for name in RATIO_NAMES},
+        "reservation_waste": None,  # a paged pool reserves nothing
+        "external_fragmentation": 0.0,  # any free block serves any request
+        "cow_copies": _total(s.cow_copies),
+        "cow_bytes": _total(s.cow_bytes),
+        "preemptions": _total(s.preemptions),
+        "refusals": _total(s.refusals),
+        "oom_events": int(np.count_nonzero((events["kind"] == Kind.REFUSED) & (events["reason"] == Reason.NO_BLOCKS))),
+        "evictions": _total(s.evictions),
+        "prefix_hit_tokens": _total(s.prefix_hit_tokens),
+        "prefix_query_tokens": _total(s.prefix_query_tokens),
+        "prefix_hit_rate": _last(s.prefix_hit_rate),
+        **{f"{name}_s": spread(values, 1e-9) for name, values in block_times(trace).items()},
+        "benefit_ratio": benefit_ratio(trace),
+        "health": _health(trace),
+    }
+
+
+def benefit_ratio(trace: TraceLike) -> float | None:
+    """max_model_len / P50(actual length); None unless the model's facts and ended sequences are known."""
+    limit, lengths = model_facts(trace).get("max_model_len"), list(sequence_lengths(trace).values())
+    if not limit or not lengths or np.median(lengths) == 0:
+        return None
+    return float(limit / np.median(lengths))
+
+
+def _geometry(trace: TraceLike) -> dict[str, Any]:
+    model = model_facts(trace)
+    per_token = model.get("bytes_per_token")
+    if per_token is None and trace.block_bytes:
+        per_token = trace.block_bytes // trace.block_size
+    return {
+        "num_blocks": trace.num_blocks,
+        "block_size": trace.block_size,
+        "block_bytes": trace.block_bytes,
+        "pool_bytes": trace.num_blocks * trace.block_bytes,
+        "bytes_per_token": per_token,
+        "model": model.get("name"),
+        "max_model_len": model.get("max_model_len"),
+    }
+
+
+def _requests(trace: TraceLike) -> dict[str, Any]:
+    kinds = trace.events["kind"]
+    seq_ids = trace.events["seq_id"]
+
+    def distinct(*wanted: Kind) -> int:
+        rows = np.isin(kinds, [int(k) for k in wanted]) & (seq_ids >= 0)
+        return len(np.unique(seq_ids[rows]))
+
+    facts = sum(1 for f in trace.facts if f.get("type") == "request")
+    lengths = np.asarray(list(sequence_lengths(trace).values()), dtype=np.int64)
+    return {
+        "requests": facts or distinct(Kind.SUBMIT),
+        "sequences": distinct(Kind.SUBMIT, Kind.ADMIT, Kind.FORK, Kind.ALLOC),
+        "finished": distinct(Kind.FINISH),
+        "aborted": distinct(Kind.ABORT),
+        "forked": distinct(Kind.FORK),
+        "length_tokens": spread(lengths, 1.0),
+    }
+
+
+def _health(trace: TraceLike) -> dict[str, Any]:
+    return {
+        "clean_close": is_clean(trace),
+        "dropped_events": int(getattr(trace, "dropped", 0) or 0),
+        "lost_events": sum(lost for _, lost in gap_rows(trace)),
+        "warnings": [str(w) for w in getattr(trace, "warnings", ())],
+    }
+
+
+def _running(events: EventArray, kind: Kind) -> CountArray:
+    return np.cumsum(events["kind"] == kind, dtype=np.int32)
+
+
+def _total(running: npt.NDArray[Any]) -> int:
+    return int(running[-1]) if len(running) else 0
+
+
+def _last(values: FloatArray) -> float | None:
+    return float(values[-1]) if len(values) and not np.isnan(values[-1]) else None
+
+
+def _peak_mean_last(values: npt.NDArray[Any], t_ns: IntArray) -> dict[str, float | int | None]:
+    as_float = np.asarray(values, dtype=np.float64)
+    known = as_float[~np.isnan(as_float)]
+    if not len(known):
+        return {"peak": None, "mean": None, "last": None}
+    cast = float if np.issubdtype(np.asarray(values).dtype, np.floating) else int
+    last = as_float[-1]
+    return {
+        "peak": cast(known.max()),
+        "mean": mean_over_time(as_float, t_ns),
+        "last": None if np.isnan(last) else cast(last),
+    }
