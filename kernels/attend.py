@@ -19,7 +19,7 @@ def attend_tile(
 ):  # fmt: skip
     """Fold one tile of tokens into the running softmax (acc, top, total); returns the three.
 
-    MASKED: row i sees positions up to own[i] and nothing at or past `end` is loaded; else every row sees the whole tile.
+    MASKED: row i sees up to own[i] and nothing at or past `end` is loaded; else each row sees the whole tile.
     top is the largest score so far times `scale`, which holds log2(e): weights are powers of two.
     """
     offsets = slot_offset(ids, positions % PAGE, block_stride, slot_stride)[:, None] + dims[None, :]
