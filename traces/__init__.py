@@ -1,0 +1,38 @@
+"""What every room of KVScope speaks: the event schema, recorders, the trace folder and its reader.
+
+pyarrow is imported only when a segment is sealed or read.
+"""
+
+from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.schema import (
+    DETAIL_FIELDS,
+    EVENT_DTYPE,
+    FORMAT_VERSION,
+    EventArray,
+    Kind,
+    Reason,
+    pack_range,
+    table_digest,
+    to_signed,
+    unpack_range,
+)
+from kvscope.traces.sink import EventSink, Frame, PoolFacts, Site, Trace
+
+__all__ = [
+    "DETAIL_FIELDS",
+    "EVENT_DTYPE",
+    "FORMAT_VERSION",
+    "EventArray",
+    "EventSink",
+    "Frame",
+    "Kind",
+    "MemoryRecorder",
+    "PoolFacts",
+    "Reason",
+    "Site",
+    "Trace",
+    "pack_range",
+    "table_digest",
+    "to_signed",
+    "unpack_range",
+]

@@ -1,0 +1,175 @@
+"""What the rooms above hold of a trace: the writing side (`EventSink`) and the reading side (`Trace`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.errors import UsageError
+from kvscope.traces.schema import EventArray
+
+Ints = int | Sequence[int] | npt.NDArray[np.integer[Any]]
+Details = tuple[npt.NDArray[np.int64], list[tuple[int, ...]]]
+
+MAX_BLOCK_SIZE = 2**15 - 1  # `fill` is an int16
+
+
+class Frame(NamedTuple):
+    """One frame of a call stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where in the program an operation was called; `frames` is the stack above it, innermost (this one) first."""
+
+    file: str
+    line: int
+    function: str
+    frames: tuple[Frame, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}" if self.file else self.function
+
+
+UNKNOWN_SITE = Site("", 0, "unknown")
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """The geometry of the pool that a trace speaks of.
+
+    Args:
+        num_blocks: blocks of the pool, without reserved ones; ids below `first_block + num_blocks` are its own.
+        block_size: token slots per block, at most 32,767.
+        block_bytes: bytes per block over all layers; 0 where the memory is only accounted for.
+        name: which pool, when a run has several; one trace folder each.
+        first_block: the lowest id that is handed out; ids below it are reserved.
+
+    Raises:
+        UsageError: a size is out of its range.
+    """
+
+    num_blocks: int
+    block_size: int
+    block_bytes: int = 0
+    name: str = "pool"
+    first_block: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.num_blocks < 2**31:
+            raise UsageError(f"a pool needs 1 to 2**31 - 1 blocks, got {self.num_blocks}")
+        if not 0 < self.block_size <= MAX_BLOCK_SIZE:
+            raise UsageError(f"a block holds 1 to {MAX_BLOCK_SIZE} slots, got {self.block_size}")
+        if self.block_bytes < 0 or self.first_block < 0:
+            raise UsageError(
+                f"block_bytes and first_block are not negative, got {self.block_bytes}, {self.first_block}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """As the object the manifest holds."""
+        return asdict(self)
+
+
+@runtime_checkable
+class EventSink(Protocol):
+    """Where an engine writes what it does; `sink is None` means that nothing is recorded.
+
+    Calls belong inside the critical section that guards the state they speak of: the order of the rows is the order
+    of the operations. A row written by a thread outside of it is never lost, doubled or torn, but it takes `t_ns`,
+    site and actor from whichever operation began last.
+    """
+
+    step: int
+
+    def begin(self) -> None:
+        """Start an operation: one clock read, one call site and one actor, shared by the rows that follow."""
+        ...
+
+    def emit(
+        self,
+        kind: int,
+        reason: int = 0,
+        block: int = -1,
+        gen: int = -1,
+        ref_before: int = -1,
+        ref_after: int = -1,
+        fill: int = -1,
+        seq_id: int = -1,
+        lblock: int = -1,
+        aux: int = 0,
+    ) -> int:
+        """Append one row; returns its seq, or -1 when it had to be dropped (and was counted)."""
+        ...
+
+    def emit_many(
+        self,
+        kind: int,
+        reason: int = 0,
+        *,
+        block: Ints = -1,
+        gen: Ints = -1,
+        ref_before: Ints = -1,
+        ref_after: Ints = -1,
+        fill: Ints = -1,
+        seq_id: Ints = -1,
+        lblock: Ints = -1,
+        aux: Ints = 0,
+    ) -> int:
+        """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped."""
+        ...
+
+    def detail(self, seq: int, values: Sequence[int]) -> None:
+        """Attach int64 values to the row `seq` (schema.DETAIL_FIELDS); a second call for the same row replaces them."""
+        ...
+
+    def fact(self, record: Mapping[str, Any]) -> None:
+        """Append one JSON object to the facts of the run."""
+        ...
+
+
+class Trace(Protocol):
+    """What can be read: a `TraceReader` or a `MemoryRecorder`."""
+
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def events(self) -> EventArray:
+        """All rows, EVENT_DTYPE, in seq order."""
+        ...
+
+    @property
+    def seqs(self) -> npt.NDArray[np.int64]:
+        """The seq of each row; rising, and dense from 0 unless events were lost."""
+        ...
+
+    @property
+    def sites(self) -> Sequence[Site]: ...
+    @property
+    def actors(self) -> Sequence[str]: ...
+    @property
+    def facts(self) -> Sequence[dict[str, Any]]: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+    @property
+    def clean(self) -> bool: ...
+    @property
+    def dropped(self) -> int: ...
+    def detail(self, seq: int) -> tuple[int, ...] | None:
+        """The details of the row `seq`, None where it has none."""
+        ...
+
+    def details_of(self, kind: int) -> Details:
+        """(seqs, values) of every row of a kind that has details, in seq order."""
+        ...
