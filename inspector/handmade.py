@@ -18,18 +18,10 @@ import numpy as np
 
 from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind, Reason, pack_range, table_digest
+from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
 
 _FIELDS = EVENT_DTYPE.names or ()
 _ABSENT = {"block": -1, "gen": -1, "seq_id": -1, "lblock": -1, "ref_before": -1, "ref_after": -1, "fill": -1}
-
-
-@dataclass(frozen=True, slots=True)
-class HandSite:
-    """A call site that the author of the trace names."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass
@@ -45,7 +37,7 @@ class HandTrace:
     facts: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     actors: list[str] = field(default_factory=lambda: ["scheduler"])
-    sites: list[HandSite] = field(default_factory=lambda: [HandSite("", 0, "")])
+    sites: list[Site] = field(default_factory=lambda: [UNKNOWN_SITE])
 
     def __post_init__(self) -> None:
         self._rows: list[dict[str, int]] = []
@@ -75,6 +67,11 @@ class HandTrace:
         """The details of one event."""
         return self._details.get(seq)
 
+    def details_of(self, kind: int) -> Details:
+        """(seqs, values) of the events of a kind that have details."""
+        rows = [s for s, row in zip(self._seqs, self._rows, strict=True) if row["kind"] == kind and s in self._details]
+        return np.asarray(rows, dtype=np.int64), [self._details[s] for s in rows]
+
     # -- any event ----------------------------------------------------------------------------------------------
 
     def event(self, kind: Kind, *, details: tuple[int, ...] | None = None, **columns: int) -> HandTrace:
@@ -99,7 +96,7 @@ class HandTrace:
 
     def at(self, file: str, line: int, function: str) -> HandTrace:
         """The call site of the events that follow."""
-        site = HandSite(file, line, function)
+        site = Site(file, line, function)
         if site not in self.sites:
             self.sites.append(site)
         self._site = self.sites.index(site)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray, TraceLike, gap_rows, is_clean
+from kvscope.inspector.source import IntArray, TraceLike, gap_rows
 from kvscope.inspector.state import BlockState, block_rows, classify
 from kvscope.inspector.timeline import timeline
 from kvscope.traces.schema import EventArray, Kind, Reason
@@ -338,10 +338,10 @@ def _requests(trace: TraceLike) -> dict[str, Any]:
 
 def _health(trace: TraceLike) -> dict[str, Any]:
     return {
-        "clean_close": is_clean(trace),
-        "dropped_events": int(getattr(trace, "dropped", 0) or 0),
+        "clean_close": bool(trace.clean),
+        "dropped_events": int(trace.dropped),
         "lost_events": sum(lost for _, lost in gap_rows(trace)),
-        "warnings": [str(w) for w in getattr(trace, "warnings", ())],
+        "warnings": [str(w) for w in trace.warnings],
     }
 
 

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError
-from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
+from kvscope.traces.schema import DETAIL_FIELDS, Kind
+from kvscope.traces.sink import Site
+from kvscope.traces.sink import Trace as TraceLike
 
 IntArray = npt.NDArray[np.int64]
-
-
-class SiteLike(Protocol):
-    """A call site: where in the engine an event was made."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-    @property
-    def function(self) -> str: ...
-
-
-class TraceLike(Protocol):
-    """A trace as the inspector reads it: `TraceReader` and `MemoryRecorder` both fit.
-
-    `events[i]` has the number `seqs[i]`; numbers ascend and are dense unless events were lost.
-    """
-
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def block_size(self) -> int: ...
-    @property
-    def block_bytes(self) -> int: ...
-    @property
-    def events(self) -> EventArray: ...
-    @property
-    def seqs(self) -> npt.NDArray[Any]: ...
-    @property
-    def sites(self) -> Sequence[Any]: ...
-    @property
-    def actors(self) -> Sequence[str]: ...
-    @property
-    def facts(self) -> Sequence[dict[str, Any]]: ...
-    def detail(self, seq: int) -> tuple[int, ...] | None: ...
 
 
 def rows_until(trace: TraceLike, seq: int) -> int:
@@ -70,23 +36,13 @@ def row_of(trace: TraceLike, seq: int) -> int:
 
 def details_map(trace: TraceLike, kind: Kind) -> dict[int, tuple[int, ...]]:
     """The details of all events of one kind, by their number."""
-    bulk = getattr(trace, "details_of", None)
-    if bulk is not None:
-        seqs, values = bulk(kind)
-        return {int(s): tuple(v) for s, v in zip(seqs, values, strict=True)}
-    rows = np.flatnonzero(trace.events["kind"] == kind)
-    pairs = ((int(s), trace.detail(int(s))) for s in np.asarray(trace.seqs)[rows])
-    return {s: v for s, v in pairs if v is not None}
+    seqs, values = trace.details_of(kind)
+    return dict(zip(np.asarray(seqs).tolist(), values, strict=True))
 
 
 def named_detail(trace: TraceLike, seq: int, kind: Kind) -> dict[str, int]:
     """The details of one event by field name; empty where it has none."""
     return dict(zip(DETAIL_FIELDS.get(kind, ()), trace.detail(seq) or (), strict=False))
-
-
-def is_clean(trace: TraceLike) -> bool:
-    """Whether the trace was closed by its writer; a recorder that says nothing counts as closed."""
-    return bool(getattr(trace, "clean", True))
 
 
 def gap_rows(trace: TraceLike) -> list[tuple[int, int]]:
@@ -137,12 +93,10 @@ class Names:
         return f"{name}/{sample}" if sample else name
 
 
-def site_of(trace: TraceLike, row: int) -> SiteLike | None:
+def site_of(trace: TraceLike, row: int) -> Site | None:
     """The call site of a row, where one was recorded."""
     index = int(trace.events["site"][row])
-    if not 0 <= index < len(trace.sites):
-        return None
-    site: SiteLike | None = trace.sites[index]
+    site = trace.sites[index] if 0 <= index < len(trace.sites) else None
     return site if site is not None and site.file else None
 
 
@@ -161,3 +115,9 @@ def actor_of(trace: TraceLike, row: int) -> str:
 def life(block: int, gen: int) -> str:
     """`b37#12`: block 37 in its twelfth life; `b37` where the life is not known."""
     return f"b{block}#{gen}" if gen >= 0 else f"b{block}"
+
+
+__all__ = [
+    "IntArray", "Names", "TraceLike", "actor_of", "details_map", "gap_rows", "life", "named_detail", "row_of",
+    "rows_until", "site_of", "site_text",
+]  # fmt: skip
