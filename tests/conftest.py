@@ -1,0 +1,53 @@
+"""Fixtures that more than one suite needs: the embedded model and a tiny random one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Nothing in the tests may ask a model hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The embedded model's file, fetched if need be; without it the tests that need it fail."""
+    from kvscope.engine.model import registry
+
+    return registry.get("smollm2")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random 2-layer Llama (4 heads on 2, head 16, 512 positions) and a byte-level tokenizer."""
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=288,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+        bos_token_id=256,
+        eos_token_id=257,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    text = ["the cat and the dog sat on the mat", "a page, a block, a table of blocks"] * 4
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=286, initial_alphabet=alphabet))
+    tokenizer.add_tokens([AddedToken("<|begin|>", special=True), AddedToken("<|end|>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
