@@ -1,0 +1,152 @@
+"""Request lanes: what each sequence was doing when, as bars, and how many blocks it held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvscope.inspector.source import IntArray, Names, TraceLike
+from kvscope.inspector.state import TABLE_KINDS, kind_mask
+from kvscope.traces.schema import Kind, Reason
+
+QUEUED, PREFILL, DECODE, PREEMPTED = "queued", "prefill", "decode", "preempted"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of one phase: from event `seq_lo` to event `seq_hi`, half open in time."""
+
+    phase: str  # queued, prefill, decode or preempted
+    t0_ns: int
+    t1_ns: int
+    seq_lo: int
+    seq_hi: int
+    step_lo: int
+    step_hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One sequence from its arrival to its end. `held` changes at events `held_seq`, table entries after each."""
+
+    seq_id: int
+    name: str
+    request: int | None
+    parent: int  # the sequence it was forked from, -1 = none
+    bars: tuple[Bar, ...]
+    outcome: str  # "finish", "abort", or "running" where the trace ends before it does
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int | None
+    preemptions: int
+    held_seq: IntArray
+    held_t_ns: IntArray
+    held: IntArray
+
+    @property
+    def max_held(self) -> int:
+        """The most blocks it held at once."""
+        return int(self.held.max()) if len(self.held) else 0
+
+
+@dataclass
+class _Draft:
+    """A lane while its events are read."""
+
+    seq_id: int
+    parent: int = -1
+    phase: str = ""
+    since: tuple[int, int, int] = (0, 0, 0)  # t_ns, seq, step
+    bars: list[Bar] = field(default_factory=list)
+    outcome: str = "running"
+    prompt: int = 0
+    decode_from: int = 0  # the first position that is decoded, not prefilled
+    cached: int = 0
+    output: int | None = None
+    preemptions: int = 0
+
+    def turn(self, phase: str, now: tuple[int, int, int]) -> None:
+        """Close the open bar and open the next one; the empty phase opens none."""
+        if self.phase:
+            (t0, s0, p0), (t1, s1, p1) = self.since, now
+            self.bars.append(Bar(self.phase, t0, t1, s0, s1, p0, p1))
+        self.phase, self.since = phase, now
+
+
+_LANE_KINDS = (
+    Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.SCHED, Kind.PREEMPT, Kind.FINISH, Kind.ABORT,
+)  # fmt: skip
+_LANE_MASK = kind_mask(_LANE_KINDS)
+_TABLE_MASK = kind_mask(TABLE_KINDS)
+
+
+def lanes(trace: TraceLike) -> list[Lane]:
+    """One lane per sequence, in order of first appearance."""
+    events = trace.events
+    rows = np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0))
+    drafts: dict[int, _Draft] = {}
+    columns = [events[name][rows].tolist() for name in ("kind", "seq_id", "aux", "lblock", "t_ns", "step")]
+    numbers = np.asarray(trace.seqs)[rows].tolist()
+    for number, kind, seq_id, aux, lblock, t_ns, step in zip(numbers, *columns, strict=True):
+        draft = drafts.setdefault(seq_id, _Draft(seq_id))
+        _advance(drafts, draft, kind, aux, lblock, (t_ns, number, step))
+    if len(events):
+        end = (int(events["t_ns"][-1]), int(trace.seqs[-1]), int(events["step"][-1]))
+        for draft in drafts.values():
+            draft.turn("", end)
+    held = _held(trace, list(drafts))
+    names = Names(trace.facts)
+    return [
+        Lane(
+            d.seq_id, names(d.seq_id), names.request(d.seq_id), d.parent, tuple(d.bars), d.outcome, d.prompt, d.cached,
+            d.output, d.preemptions, *held[d.seq_id],
+        )
+        for d in drafts.values()
+    ]  # fmt: skip
+
+
+def _advance(
+    drafts: dict[int, _Draft], draft: _Draft, kind: int, aux: int, lblock: int, now: tuple[int, int, int]
+) -> None:
+    """Take one event into a lane."""
+    if kind == Kind.SUBMIT:
+        draft.prompt = draft.decode_from = aux
+        draft.turn(QUEUED, now)
+    elif kind == Kind.ADMIT:
+        draft.cached = aux
+        draft.turn(PREFILL, now)
+    elif kind == Kind.RESUME:
+        draft.turn(PREFILL, now)
+    elif kind == Kind.FORK:
+        parent = drafts.get(aux)
+        draft.parent = aux
+        draft.prompt = draft.decode_from = parent.prompt if parent else 0
+        draft.turn(DECODE, now)
+    elif kind == Kind.SCHED and draft.phase == PREFILL and lblock >= draft.decode_from:
+        draft.turn(DECODE, now)
+    elif kind == Kind.PREEMPT:
+        draft.preemptions += 1
+        draft.decode_from = max(draft.decode_from, aux)  # what was computed is prefilled again
+        draft.turn(PREEMPTED, now)
+    elif kind in (Kind.FINISH, Kind.ABORT):
+        draft.outcome = Kind(kind).name.lower()
+        draft.output = aux
+        draft.turn("", now)
+
+
+def _held(trace: TraceLike, seq_ids: list[int]) -> dict[int, tuple[IntArray, IntArray, IntArray]]:
+    """Per sequence: event numbers, times, and table entries held after each."""
+    events = trace.events
+    rows = np.flatnonzero(_TABLE_MASK[events["kind"]])
+    rows = rows[np.argsort(events["seq_id"][rows], kind="stable")]
+    owner = events["seq_id"][rows]
+    moves = np.where(events["kind"][rows] == Kind.RELEASE, -1, 1).astype(np.int64)
+    moves[events["reason"][rows] == Reason.COPY_ON_WRITE] = 0  # one entry takes the place of another
+    numbers = np.asarray(trace.seqs, dtype=np.int64)
+    out = {}
+    for seq_id in seq_ids:
+        lo, hi = np.searchsorted(owner, seq_id, side="left"), np.searchsorted(owner, seq_id, side="right")
+        mine = rows[lo:hi]
+        out[seq_id] = (numbers[mine], events["t_ns"][mine].astype(np.int64), np.cumsum(moves[lo:hi]))
+    return out
