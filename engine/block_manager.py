@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
+from kvscope.engine.integrity import check_integrity
 from kvscope.engine.pool import BlockPool, BlockState
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.steps import OpenStep, Scheduled
@@ -269,6 +270,15 @@ class BlockManager:
             self.pool.settle(step.number)
             self._emit(Kind.STEP_END, aux=sum(item.hi - item.lo for item in step.scheduled))
             self._witness()
+
+    def check_integrity(self) -> None:
+        """Compare counts, states, free list, index and tables with each other.
+
+        Raises:
+            FaultyCall: they disagree; says where.
+        """
+        with self._lock:
+            check_integrity(self.pool, self._tables)
 
     # -- inside the critical section ------------------------------------------------------------------------------
 

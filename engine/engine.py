@@ -1,6 +1,6 @@
 """The engine: requests in, tokens out, one step at a time.
 
-    submit -> Scheduler -> BlockManager (tables, copies, events) -> Runner (device) -> sampler -> outputs
+submit -> Scheduler -> BlockManager (tables, copies, events) -> Runner (device) -> sampler -> outputs
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class Engine:
             UsageError: it could never run here: empty, longer than the context, or more than the whole pool.
         """
         self._check(prompt, params)
-        request = Request(self._next_request, list(prompt), params, name or f"r{self._next_request}", extras, prompt_text)
+        request = Request(
+            self._next_request, list(prompt), params, name or f"r{self._next_request}", extras, prompt_text
+        )
         self._next_request += 1
         sequence = self._new_sequence(request, 0)
         self._sequences[request.request_id] = [sequence]
@@ -235,7 +237,9 @@ class Engine:
         if len(prompt) >= context:
             raise UsageError(f"the prompt has {len(prompt)} tokens: the model's context is {context}; shorten it")
         if params.n > self.config.scheduler.max_seqs:
-            raise UsageError(f"n is {params.n}: at most max_seqs = {self.config.scheduler.max_seqs} samples run at once")
+            raise UsageError(
+                f"n is {params.n}: at most max_seqs = {self.config.scheduler.max_seqs} samples run at once"
+            )
         # The newest token is never written, so a request ends with one position less than it has tokens.
         positions = min(len(prompt) + params.max_tokens, context) - 1
         needed = -(-positions // size)

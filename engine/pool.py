@@ -101,6 +101,10 @@ class BlockPool:
         """Table entries plus leases."""
         return int(self.entries[block] + self.leases[block])
 
+    def free_list(self) -> list[int]:
+        """Blocks on the free list, next one first."""
+        return list(self._free)
+
     def is_evictable(self, block: int) -> bool:
         """Whether the block is cached and could be given up now."""
         return block in self._cached

@@ -65,7 +65,7 @@ class Runner:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
 
         with torch.inference_mode():
-            return self.model(inputs.tokens, inputs.positions, attend, inputs.last)
+            return self.model.forward(inputs.tokens, inputs.positions, attend, inputs.last)
 
     def _pack(self, plan: StepPlan, sampled: list[int]) -> StepInputs:
         rows, size = plan.rows, self.manager.block_size
@@ -73,9 +73,7 @@ class Runner:
         counts = np.array([row.hi - row.lo for row in rows])
         start = np.concatenate([[0], np.cumsum(counts)])
         positions = np.concatenate([np.arange(row.lo, row.hi) for row in rows])
-        tokens = np.concatenate(
-            [np.asarray(s.tokens[r.lo : r.hi]) for s, r in zip(plan.sequences, rows, strict=True)]
-        )
+        tokens = np.concatenate([np.asarray(s.tokens[r.lo : r.hi]) for s, r in zip(plan.sequences, rows, strict=True)])
         padded = np.zeros((len(rows), max(len(t) for t in tables)), dtype=np.int32)
         for i, table in enumerate(tables):
             padded[i, : len(table)] = table

@@ -66,6 +66,7 @@ class Scheduler:
         self.config = config
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first
+        self.preemptions = 0
         self._sink = sink
 
     @property
@@ -164,6 +165,7 @@ class Scheduler:
         sequence.status = Status.WAITING
         sequence.computed = 0
         sequence.preemptions += 1
+        self.preemptions += 1
         self.waiting.appendleft(sequence)
 
     def _wait(self, sequence: Sequence, reason: Reason, needed: int) -> None:

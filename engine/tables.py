@@ -1,7 +1,7 @@
 """Block tables: the ledger of which sequence holds which block as what.
 
-    positions   0 ............ computed ......... issued ......... len(tokens) ...... len(blocks) * block_size
-                [ bytes exist ) [ this step writes ) [ known, not yet scheduled ) [ reserved, empty slots )
+positions   0 ............ computed ......... issued ......... len(tokens) ...... len(blocks) * block_size
+            [ bytes exist ) [ this step writes ) [ known, not yet scheduled ) [ reserved, empty slots )
 """
 
 from __future__ import annotations

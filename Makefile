@@ -1,0 +1,57 @@
+# The whole contributor interface. Every target does its own set-up in .venv; nothing outside it is touched,
+# except the model cache (~/.cache/kvscope) and, for `make test`, a browser if none is there.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint types bench browser clean
+
+help:
+	@echo "make demo    the real model, a planted bug, the report, the dashboard (Ctrl-C ends it)"
+	@echo "make test    every test: unit, properties, real model, real browser"
+	@echo "make lint    ruff       make types   mypy       make bench   the benchmarks of this machine"
+
+$(VENV)/python.ok:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "kvscope needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "cannot make a virtual environment: install your system's python3-venv package" >&2; exit 1; }
+	@touch $@
+
+# Two layers: what the demo needs, and what the tests need on top.
+$(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml constraints.txt
+	@echo "installing kvscope with engine and dashboard into $(VENV) (once) ..."
+	@$(PIP) torch
+	@$(PIP) -e '.[engine,dashboard]'
+	@touch $@
+
+$(VENV)/dev.ok: $(VENV)/demo.ok pyproject.toml constraints.txt
+	@echo "installing the test tools into $(VENV) (once) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/demo.ok
+	@$(BIN)/kvscope models get smollm2
+	@$(BIN)/kvscope demo $(ARGS)
+
+test: $(VENV)/dev.ok browser
+	@$(BIN)/kvscope models get smollm2
+	@$(BIN)/python tests/run.py $(ARGS)
+
+browser: $(VENV)/dev.ok
+	@$(BIN)/python tests/browser/ensure.py
+
+lint: $(VENV)/dev.ok
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.ok
+	@$(BIN)/mypy
+
+bench: $(VENV)/dev.ok
+	@$(BIN)/python -m kvscope.benchmarks.trace
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out

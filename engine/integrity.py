@@ -1,0 +1,52 @@
+"""The pool checked against the tables: what must be true between any two operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvscope.engine.pool import BlockPool, BlockState
+from kvscope.engine.tables import SequenceTable
+from kvscope.errors import FaultyCall
+
+_HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
+
+
+def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> None:
+    """Recount everything from the tables and compare.
+
+    Raises:
+        FaultyCall: the first disagreement, with the block and both values.
+    """
+    entries = np.zeros(pool.num_blocks, dtype=np.int32)
+    for row in tables.values():
+        np.add.at(entries, row.blocks, 1)
+        for block, gen in zip(row.blocks, row.gens, strict=True):
+            _require(pool.gen[block] == gen, f"sequence {row.seq_id} holds b{block}#{gen}, the pool {pool.name(block)}")
+    for block in np.flatnonzero(entries != pool.entries).tolist():
+        raise FaultyCall(f"{pool.name(block)} counts {pool.entries[block]} table entries, the tables {entries[block]}")
+    free = pool.free_list()
+    _require(len(set(free)) == len(free), f"the free list holds a block twice: {sorted(free)}")
+    for block in range(pool.num_blocks):
+        _check_block(pool, block, on_free_list=block in set(free))
+    total = sum(pool.counts().values())
+    _require(total == pool.num_blocks, f"the states add up to {total} blocks of {pool.num_blocks}: {pool.counts()}")
+
+
+def _check_block(pool: BlockPool, block: int, *, on_free_list: bool) -> None:
+    state = BlockState(int(pool.state[block]))
+    entries, leases = int(pool.entries[block]), int(pool.leases[block])
+    name = f"{pool.name(block)} is {pool.state_name(block)} with {entries} entries and {leases} leases"
+    _require(on_free_list == (state == BlockState.FREE), f"{name}: on the free list is {on_free_list}")
+    _require((entries > 0) == (state in _HELD), f"{name}: that cannot be")
+    _require((entries == 0 and leases > 0) == (state == BlockState.IN_TRANSIT), f"{name}: that cannot be")
+    published = state in (BlockState.PUBLISHED, BlockState.CACHED)
+    if state != BlockState.IN_TRANSIT:
+        _require(pool.index.holds(block) == published, f"{name}: in the prefix index is {pool.index.holds(block)}")
+    _require(0 <= pool.fill[block] <= pool.block_size, f"{name}: fill {pool.fill[block]} of {pool.block_size}")
+
+
+def _require(ok: object, message: str) -> None:
+    if not ok:
+        raise FaultyCall(f"integrity: {message}")

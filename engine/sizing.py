@@ -1,0 +1,75 @@
+"""Sizes from what a user writes: bytes, blocks, threads."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from kvscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvscope.engine.model.config import ModelConfig
+
+_UNITS = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "kib": 2**10,
+    "m": 10**6, "mb": 10**6, "mib": 2**20,
+    "g": 10**9, "gb": 10**9, "gib": 2**30,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from `512MiB` (powers of two), `2GB` (powers of ten) or a plain number.
+
+    Raises:
+        UsageError: it is not a size, or not above zero.
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(f"{text!r} is not a size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+    value = int(float(match[1]) * _UNITS[match[2]])
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a usable size: it must be above zero")
+    return value
+
+
+def blocks_in(kv_bytes: int, config: ModelConfig, block_size: int, dtype_bytes: int) -> int:
+    """How many blocks of `block_size` slots fit in `kv_bytes`.
+
+    Raises:
+        UsageError: not even one fits; says what one takes.
+    """
+    block_bytes = block_size * config.bytes_per_token(dtype_bytes)
+    count = kv_bytes // block_bytes
+    if count < 1:
+        raise UsageError(
+            f"{kv_bytes:,} bytes hold no block: one block of {block_size} slots takes {block_bytes:,} bytes "
+            f"({config.bytes_per_token(dtype_bytes):,} per token)"
+        )
+    return count
+
+
+def fastest_threads() -> int:
+    """How many CPU threads torch should use here and now: all of them, or one.
+
+    Threads that outnumber the free cores wait for each other at every operation, and a matrix product takes ten to
+    fifty times as long. A short product tells; it costs about 20 ms.
+    """
+    import torch
+
+    every = torch.get_num_threads()
+    if every == 1:
+        return 1
+    a, w = torch.randn(8, 576), torch.randn(1536, 576)
+    best: dict[int, float] = {}
+    for threads in (1, every):
+        torch.set_num_threads(threads)
+        torch.nn.functional.linear(a, w)
+        start = time.perf_counter()
+        for _ in range(10):
+            torch.nn.functional.linear(a, w)
+        best[threads] = time.perf_counter() - start
+    torch.set_num_threads(every)
+    return min(best, key=lambda threads: best[threads])

@@ -1,0 +1,167 @@
+"""`kvscope generate`: run prompts through the paged engine, and record what its memory did."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvscope.inspector.cli._engine import PoolOptions, choose_device, draining, errors, interruptible, load, recorder
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="smollm2, a folder with config.json and safetensors, or a .gguf file.")],
+    prompts: Annotated[list[str], typer.Argument(help="One or more prompts; - reads one from standard input.")],
+    n: Annotated[int, typer.Option("-n", "--samples", help="Samples per prompt; they share its blocks.")] = 1,
+    max_tokens: Annotated[int, typer.Option(help="New tokens per sample, at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Keep the K most likely tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the most likely tokens up to this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Same seed, same text, in any company.")] = 0,
+    system: Annotated[str | None, typer.Option(help="System message, for models with a chat template.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
+    block_size: Annotated[int, typer.Option(help="Token slots per block.")] = 16,
+    num_blocks: Annotated[int, typer.Option(help="Blocks in the pool.")] = 256,
+    kv_memory: Annotated[str | None, typer.Option(help="Pool size in bytes instead, such as 512MiB.")] = None,
+    max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
+    max_batched_tokens: Annotated[
+        int, typer.Option(help="Positions computed per step; longer prompts go in chunks.")
+    ] = 512,
+    prefix_sharing: Annotated[bool, typer.Option(help="Find equal prompt prefixes and share their blocks.")] = True,
+    trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
+    record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
+    record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes what is fastest now.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Generate text offline; prompts run as one batch over one paged pool.
+
+    Example: kvscope generate smollm2 "Name three rivers." "Why is the sea salty?" --trace run.kvtrace
+    """
+    from kvscope.engine.engine import Engine, EngineConfig
+    from kvscope.engine.scheduler import SchedulerConfig
+    from kvscope.engine.sequence import SamplingParams
+
+    params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, n)
+    device, dtype = choose_device(device)
+    texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
+    limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)
+    loaded = load(model, device=device, dtype=dtype, threads=threads, quiet=as_json)
+    blocks = PoolOptions(block_size, num_blocks, kv_memory).blocks(loaded, dtype.itemsize)
+    config = EngineConfig(
+        num_blocks=blocks, block_size=block_size, scheduler=limits, share_prefixes=prefix_sharing,
+        record_text=record_text, dtype=dtype, device=device,
+    )  # fmt: skip
+    encoded = [_encode(loaded.tokenizer, text, system, raw) for text in texts]
+    with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:
+        engine = Engine(loaded, config, sink=sink)
+        with draining(engine):
+            for text, tokens in zip(texts, encoded, strict=True):
+                engine.submit(tokens, params, prompt_text=text)
+            view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)
+            try:
+                view.run(engine)
+            except KeyboardInterrupt:
+                if not as_json:
+                    view.show()
+                kept = f"; the trace {trace} is whole up to here" if sink is not None else ""
+                errors.print(f"\ninterrupted after {view.tokens} tokens{kept}", highlight=False)
+                raise
+    view.finish(as_json, encoded, trace if sink is not None else None)
+
+
+def _encode(tokenizer: Any, text: str, system: str | None, raw: bool) -> list[int]:
+    if not text.strip():
+        return []  # the engine refuses an empty prompt in its own words
+    if raw or not tokenizer.has_chat_template:
+        return list(tokenizer.encode(text, add_special=True))
+    messages = [{"role": "system", "content": system}] if system else []
+    return list(tokenizer.encode(tokenizer.chat([*messages, {"role": "user", "content": text}])))
+
+
+class _View:
+    """What the user sees: one stream as it comes, or all samples at the end."""
+
+    def __init__(self, tokenizer: Any, prompts: list[str], samples: int, *, live: bool) -> None:
+        self.tokenizer = tokenizer
+        self.prompts = prompts
+        self.live = live
+        self.outputs: dict[tuple[int, int], list[int]] = {
+            (i, k): [] for i in range(len(prompts)) for k in range(samples)
+        }
+        self.finish_reasons: dict[tuple[int, int], str] = {}
+        self.seconds = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(tokens) for tokens in self.outputs.values())
+
+    def run(self, engine: Any) -> None:
+        start = time.perf_counter()
+        stream = self.tokenizer.stream()
+        total = sum(1 for _ in self.outputs)
+        quiet = not errors.is_terminal or self.live
+        with interruptible() as pressed, _Quiet() if quiet else errors.status("prefill ...") as status:
+            for token in self._tokens(engine, pressed):
+                key = (token.request_id, token.sample)
+                self.outputs[key].append(token.token)
+                if token.finish:
+                    self.finish_reasons[key] = token.finish.name.lower()
+                if self.live:
+                    sys.stdout.write(stream.push(token.token))
+                    sys.stdout.flush()
+                elif status is not None:
+                    status.update(f"{self.tokens} tokens, {len(self.finish_reasons)} of {total} samples done")
+                self.seconds = time.perf_counter() - start
+        if self.live:
+            sys.stdout.write(stream.finish() + "\n")
+
+    @staticmethod
+    def _tokens(engine: Any, pressed: Callable[[], bool]) -> Iterator[Any]:
+        while engine.has_work:
+            yield from engine.step()
+            if pressed():
+                raise KeyboardInterrupt
+
+    def show(self) -> None:
+        """All samples under their prompts."""
+        if self.live:
+            return
+        for (request, number), tokens in self.outputs.items():
+            label = f"[{request}]" if max(k for _, k in self.outputs) == 0 else f"[{request}.{number}]"
+            if number == 0:
+                sys.stdout.write(f"\n{label.split('.')[0].rstrip(']')}] > {self.prompts[request].strip()}\n")
+            sys.stdout.write(f"{label} {self.tokenizer.decode(tokens).strip()}\n")
+
+    def finish(self, as_json: bool, encoded: list[list[int]], trace: Path | None) -> None:
+        """The closing lines, or the whole as JSON."""
+        rate = self.tokens / self.seconds if self.seconds else None
+        if as_json:
+            samples = [
+                {"prompt": i, "sample": k, "text": self.tokenizer.decode(tokens), "tokens": len(tokens),
+                 "prompt_tokens": len(encoded[i]), "finish_reason": self.finish_reasons.get((i, k))}
+                for (i, k), tokens in self.outputs.items()
+            ]  # fmt: skip
+            record = {"samples": samples, "tokens_per_second": rate, "trace": str(trace) if trace else None}
+            sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+            return
+        self.show()
+        pace = f", {rate:.1f} tokens/s" if rate else ""
+        errors.print(f"\n{self.tokens} tokens{pace}", highlight=False)
+        if trace is not None:
+            errors.print(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}", highlight=False)
+
+
+class _Quiet:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None

@@ -1,0 +1,170 @@
+"""Greedy tokens of the engine equal transformers', alone and in every kind of company.
+
+A difference is allowed only where transformers' own two best logits are within 1e-4 of each other: there two correct
+programs may round to different words. Each such place is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvscope.engine.engine import Engine, EngineConfig
+from kvscope.engine.model import LoadedModel, load_model
+from kvscope.engine.scheduler import SchedulerConfig
+from kvscope.engine.sequence import SamplingParams
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+
+TOKENS = 64
+TIE = 1e-4
+SYSTEM = (
+    "You are a patient teacher in a small harbour town. You explain everything step by step, in plain words, "
+    "with one example from daily life, and you never use a word that a child of ten would not know."
+)
+SHARED = [  # ten prompts behind one system message: whole blocks in common
+    "Why does the tide rise and fall?",
+    "What is a fraction?",
+    "How do birds find their way home?",
+    "Why is the sky blue?",
+    "What does a judge do?",
+    "How is bread made?",
+    "Why do we sleep?",
+    "What is a computer program?",
+    "How does a lighthouse help a ship?",
+    "Why do leaves fall in autumn?",
+]
+PLAIN = [  # ten without anything in common
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "1, 1, 2, 3, 5, 8,",
+    "Once upon a time, in a village by the sea, there lived",
+    "The three most important things in life are",
+    "Water boils at",
+    "To be, or not to be, that is",
+    "import numpy as np\n\n# compute the mean of a list\n",
+    "In 1969, two men",
+    "Dear Sir or Madam,\n\nI am writing to",
+]
+
+
+@dataclass
+class Reference:
+    """What transformers makes of one prompt: its greedy tokens, and its logits behind every one of them."""
+
+    prompt: list[int]
+    tokens: list[int]
+    logits: torch.Tensor  # [TOKENS, vocab]; row i chose tokens[i]
+
+
+@pytest.fixture(scope="module")
+def loaded(smollm2_path: Path) -> LoadedModel:
+    return load_model("smollm2")
+
+
+@pytest.fixture(scope="module")
+def references(loaded: LoadedModel, smollm2_path: Path) -> list[Reference]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
+    ).eval()
+    tokenizer = loaded.tokenizer
+    prompts = [
+        tokenizer.encode(tokenizer.chat([{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]))
+        for text in SHARED
+    ] + [tokenizer.encode(text) for text in PLAIN]
+    return [_reference(model, prompt) for prompt in prompts]
+
+
+def _reference(model: Any, prompt: list[int]) -> Reference:
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
+            eos_token_id=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+    return Reference(prompt, out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits))
+
+
+def run(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    """Greedy tokens of all prompts, submitted together."""
+    ids = [engine.submit(prompt, SamplingParams(TOKENS, ignore_eos=True)) for prompt in prompts]
+    outputs: dict[int, list[int]] = {number: [] for number in ids}
+    for token in engine.run():
+        outputs[token.request_id].append(token.token)
+    engine.manager.check_integrity()
+    return [outputs[number] for number in ids]
+
+
+def assert_same(references: list[Reference], outputs: list[list[int]]) -> None:
+    assert len(outputs) == len(references) == 20
+    for number, (reference, output) in enumerate(zip(references, outputs, strict=True)):
+        assert len(output) == TOKENS
+        different = [i for i in range(TOKENS) if output[i] != reference.tokens[i]]
+        if not different:
+            continue
+        at = different[0]
+        best = reference.logits[at].topk(2).values
+        gap = float(best[0] - best[1])
+        print(f"prompt {number}, token {at}: {output[at]} against {reference.tokens[at]}, logits {gap:.2e} apart")
+        assert gap <= TIE, f"prompt {number} differs at token {at}, where the two best logits are {gap:.2e} apart"
+
+
+def engine_for(loaded: LoadedModel, **options: Any) -> Engine:
+    limits = SchedulerConfig(
+        max_seqs=options.pop("max_seqs", 64), max_batched_tokens=options.pop("max_batched_tokens", 4096)
+    )
+    return Engine(loaded, EngineConfig(**{"num_blocks": 512, "scheduler": limits, **options}))
+
+
+def test_alone_and_logits(loaded: LoadedModel, references: list[Reference], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_for(loaded, share_prefixes=False)
+    seen: list[torch.Tensor] = []
+    original = engine.runner.run
+
+    def keep(*arguments: Any) -> torch.Tensor:
+        seen.append(original(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(engine.runner, "run", keep)
+    outputs, worst = [], 0.0
+    for reference in references:
+        seen.clear()
+        outputs += run(engine, [reference.prompt])
+        same = next((i for i, t in enumerate(outputs[-1]) if t != reference.tokens[i]), TOKENS)
+        ours = torch.cat(seen)[: same + 1]
+        worst = max(worst, float((ours - reference.logits[: same + 1]).abs().max()))
+    print(f"largest logit difference: {worst:.2e}")
+    assert worst <= 1e-3
+    assert_same(references, outputs)
+
+
+def test_company(loaded: LoadedModel, references: list[Reference]) -> None:
+    engine = engine_for(loaded, share_prefixes=False)
+    assert_same(references, run(engine, [r.prompt for r in references]))
+
+
+def test_prefix_sharing(loaded: LoadedModel, references: list[Reference]) -> None:
+    engine = engine_for(loaded)
+    hits: list[int] = []
+    admit = engine.manager.admit
+    engine.manager.admit = lambda *a, **k: hits.append(admit(*a, **k)) or hits[-1]  # type: ignore[method-assign]
+    assert_same(references, run(engine, [r.prompt for r in references]))
+    assert sum(h > 0 for h in hits) >= 9, "the ten prompts behind one system message share its blocks"
+
+
+def test_chunked_prefill(loaded: LoadedModel, references: list[Reference]) -> None:
+    engine = engine_for(loaded, max_batched_tokens=24, max_seqs=12)
+    assert_same(references, run(engine, [r.prompt for r in references]))
+
+
+@pytest.mark.parametrize("block_size", [8, 16])
+def test_preemption(loaded: LoadedModel, references: list[Reference], block_size: int) -> None:
+    engine = engine_for(loaded, num_blocks=640 // block_size, block_size=block_size, max_batched_tokens=256)
+    assert_same(references, run(engine, [r.prompt for r in references]))
+    assert engine.scheduler.preemptions > 0
