@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Nothing in the tests may ask a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,6 +21,24 @@ def smollm2_path() -> Path:
     from kvscope.engine.model import registry
 
     return registry.get("smollm2")
+
+
+@pytest.fixture(scope="session")
+def smollm2_reference(smollm2_path: Path) -> PreTrainedModel:
+    """The embedded model in transformers, fp32, read by transformers' own GGUF code."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = AutoConfig.from_pretrained(smollm2_path.parent, gguf_file=smollm2_path.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    # What from_pretrained(gguf_file=...) does, without the accelerate package that it asks for.
+    checkpoint = load_gguf_checkpoint(str(smollm2_path), return_tensors=True, model_to_load=model)
+    missing, unexpected = model.load_state_dict(checkpoint["tensors"], strict=False)
+    assert set(missing) <= {"lm_head.weight"}  # tied to the embeddings
+    assert not unexpected
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -69,11 +69,12 @@ class Tokenizer:
             UsageError: the text holds lone surrogates, which are no characters.
         """
         try:
-            return list(self._backend.encode(text, add_special_tokens=add_special).ids)
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(
                 f"the text is not valid Unicode: a lone surrogate at character {error.start}; fix its encoding"
             ) from None
+        return list(self._backend.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Turn token ids into text; bytes that form no character become U+FFFD."""
