@@ -4,6 +4,8 @@ pyarrow is imported only when a segment is sealed or read.
 """
 
 from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.reader import TraceReader, open_trace
+from kvscope.traces.recorder import Recorder
 from kvscope.traces.schema import (
     DETAIL_FIELDS,
     EVENT_DTYPE,
@@ -29,8 +31,11 @@ __all__ = [
     "MemoryRecorder",
     "PoolFacts",
     "Reason",
+    "Recorder",
     "Site",
     "Trace",
+    "TraceReader",
+    "open_trace",
     "pack_range",
     "table_digest",
     "to_signed",

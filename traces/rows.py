@@ -106,7 +106,9 @@ class RowWriter(Origins):
         self._raw: npt.NDArray[np.void] = np.empty(0, f"V{ROW_BYTES}")
         self._iota: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._pack = ROW.pack_into
-        if not gil_enabled():
+        self._guarded = not gil_enabled()
+        if self._guarded:
+            self.skip_frames([guard.__code__.co_filename])
             guard(self, threading.RLock(), ("begin", "begin_at", "emit", "emit_many", "detail", "fact", "close"))
 
     def _attach(self, buffer: Any, offset: int, capacity: int) -> None:

@@ -1,0 +1,63 @@
+"""Details found by a reader, held as arrays: sealed ones by batch, those of the hot tail and late ones beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.traces.segment import DetailColumn
+
+
+class DetailStore:
+    """Values by seq; late ones win over sealed ones, sealed ones over those of the hot tail."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self._extra: dict[int, tuple[int, ...]] = {}
+        self._late: dict[int, tuple[int, ...]] = {}
+
+    def add(self, first_seq: int, column: DetailColumn) -> None:
+        """The details of a sealed batch; batches come in seq order."""
+        positions, offsets, values = column
+        if len(positions):
+            self._parts.append((positions + first_seq, offsets, values))
+
+    def set_hot(self, details: dict[int, tuple[int, ...]], sealed_end: int) -> None:
+        """The details in the hot tail now, of rows from `sealed_end` on, in place of earlier ones."""
+        self._extra = {seq: values for seq, values in details.items() if seq >= sealed_end}
+
+    def add_late(self, details: dict[int, tuple[int, ...]]) -> None:
+        """More details from the late stream."""
+        self._late.update(details)
+
+    def seqs(self) -> npt.NDArray[np.int64]:
+        """All seqs that have details, rising."""
+        beside = np.fromiter((*self._extra, *self._late), np.int64)
+        return np.unique(np.concatenate([*(part[0] for part in self._parts), beside]))
+
+    def get(self, seq: int) -> tuple[int, ...] | None:
+        """The values of a seq, None where it has none."""
+        for found in (self._late, self._extra):
+            if seq in found:
+                return found[seq]
+        self._merge()
+        if not self._parts:
+            return None
+        seqs, offsets, values = self._parts[0]
+        at = int(np.searchsorted(seqs, seq))
+        if at == len(seqs) or seqs[at] != seq:
+            return None
+        return tuple(values[offsets[at] : offsets[at + 1]].tolist())
+
+    def _merge(self) -> None:
+        if len(self._parts) < 2:
+            return
+        starts = np.cumsum([0] + [len(part[2]) for part in self._parts])
+        offsets = [part[1][:-1] + start for part, start in zip(self._parts, starts[:-1], strict=True)]
+        self._parts = [
+            (
+                np.concatenate([part[0] for part in self._parts]),
+                np.concatenate([*offsets, starts[-1:]]),
+                np.concatenate([part[2] for part in self._parts]),
+            )
+        ]

@@ -1,0 +1,152 @@
+"""Append-only files that survive their writer: JSON lines with a checksum, and records of late details.
+
+A JSON line carries the crc32 of its own bytes as its last member, so it stays plain JSON:
+
+    {"i":1,"name":"MainThread","crc":"5f3a0c21"}       crc32 of `{"i":1,"name":"MainThread"}`
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+PWrite = Callable[[int, bytes, int], int]
+LATE_MAGIC = b"LATE"
+MAX_PENDING_BYTES = 1 << 20
+_CRC_TAIL = len(',"crc":"00000000"}')
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar or array as plain numbers; anything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def dump_line(record: Mapping[str, Any]) -> bytes:
+    """One checksummed JSON line.
+
+    Raises:
+        ValueError, TypeError: the record is not representable (a cycle, keys that are no text).
+    """
+    body = json.dumps(record, separators=(",", ":"), default=_plain)
+    crc = zlib.crc32(body.encode())
+    return f'{body[:-1]}{"," if len(body) > 2 else ""}"crc":"{crc:08x}"}}\n'.encode()
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """The record of a line that `dump_line` wrote, without its checksum; None when it is damaged."""
+    tail = line[-_CRC_TAIL:]
+    body = line[:-_CRC_TAIL] if tail.startswith(b",") else line[: 1 - _CRC_TAIL]
+    try:
+        if not tail.endswith(b'"}') or int(tail[-10:-2], 16) != zlib.crc32(body + b"}"):
+            return None
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return {key: value for key, value in record.items() if key != "crc"} if isinstance(record, dict) else None
+
+
+def read_lines(data: bytes) -> tuple[list[dict[str, Any]], int, int]:
+    """(records, damaged lines, bytes used): all whole lines of `data`; an unfinished last line is left alone."""
+    used = data.rfind(b"\n") + 1
+    records = [parse_line(line) for line in data[:used].splitlines()]
+    whole = [record for record in records if record is not None]
+    return whole, len(records) - len(whole), used
+
+
+def dump_late(seq: int, values: Sequence[int]) -> bytes:
+    """One record of the late stream: details of a row that was sealed before they came, or more than 8 of them."""
+    body = struct.pack(f"<Iq{len(values)}q", len(values), seq, *values)
+    return LATE_MAGIC + struct.pack("<I", zlib.crc32(body)) + body
+
+
+def read_late(data: bytes) -> tuple[dict[int, tuple[int, ...]], int, int]:
+    """(details by seq, damaged places, bytes used) of a late stream; goes on at the next record after damage."""
+    found: dict[int, tuple[int, ...]] = {}
+    damaged = at = 0
+    while (start := data.find(LATE_MAGIC, at)) >= 0:
+        damaged += start != at
+        if start + 20 > len(data):
+            return found, damaged, start
+        crc, count, seq = struct.unpack_from("<IIq", data, start + 4)
+        end = start + 20 + 8 * count
+        if end <= len(data) and zlib.crc32(memoryview(data)[start + 8 : end]) == crc:
+            found[seq] = struct.unpack_from(f"<{count}q", data, start + 20)
+            at = end
+        elif end > len(data) and data.find(LATE_MAGIC, start + 4) < 0:
+            return found, damaged, start  # unfinished
+        else:
+            damaged += 1
+            at = start + 4
+            at = next_at if (next_at := data.find(LATE_MAGIC, at)) >= 0 else len(data)
+    return found, damaged + (at < len(data)), len(data)
+
+
+class AppendFile:
+    """A file that only grows; what is handed over is in the system's hands when `append` returns True.
+
+    Every write goes to an explicit offset, so what a failed write left behind is overwritten by the next.
+
+    Args:
+        path: created; must not exist.
+        pwrite: `os.pwrite`, or a stand-in for tests of a full disk.
+    """
+
+    def __init__(self, path: Path, pwrite: PWrite = os.pwrite) -> None:
+        self.path = path
+        self.offset = 0
+        self.lost = 0  # records given up because too much was pending
+        self._pending = b""
+        self._pwrite = pwrite
+        self._lock = threading.Lock()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`.
+
+        Raises:
+            OSError: not (wholly) written; the file's offset is where it was.
+        """
+        done = 0
+        while done < len(data):
+            done += self._pwrite(self._fd, data[done:] if done else data, self.offset + done)
+        self.offset += len(data)
+
+    def append(self, data: bytes) -> bool:
+        """Append, or keep for the next try when the disk is full; never raises for a failed write."""
+        with self._lock:
+            if self._pending and len(self._pending) + len(data) > MAX_PENDING_BYTES:
+                self.lost += 1
+                return False
+            self._pending += data
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Try to write what is pending; True when nothing is left."""
+        with self._lock:
+            if self._pending:
+                try:
+                    self.write(self._pending)
+                except OSError as error:
+                    log.debug("trace: cannot write %s: %s", self.path.name, error)
+                    return False
+                self._pending = b""
+        return True
+
+    def cut(self) -> None:
+        """Drop bytes that failed writes left behind the end."""
+        os.ftruncate(self._fd, self.offset)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

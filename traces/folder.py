@@ -1,0 +1,90 @@
+"""The trace folder: which names belong to it, and how one is claimed for writing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvscope.errors import TraceError
+
+MANIFEST, HOT, SITES, ACTORS, FACTS, LATE = (
+    "manifest.json",
+    "hot.bin",
+    "sites.jsonl",
+    "actors.jsonl",
+    "facts.jsonl",
+    "late.bin",
+)
+_NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE))
+_SEGMENT = re.compile(r"events-\d{5,}\.(arrows|index)")
+
+
+def segments_in(folder: Path) -> list[Path]:
+    """The sidecars and segment files of a trace, as `.arrows` paths in order (either of the two may be missing)."""
+    found = {folder / name for name in os.listdir(folder) if _SEGMENT.fullmatch(name)}
+    return sorted({path.with_suffix(".arrows") for path in found}, key=lambda path: int(path.stem[7:]))
+
+
+def is_locked(fd: int) -> bool:
+    """Whether the writer of an open hot tail is alive: it holds an flock, which ends with its process."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+@contextmanager
+def claim_folder(path: Path, overwrite: bool) -> Iterator[None]:
+    """Make the folder of a new trace; the body fills it, and what it made is taken away again if it fails.
+
+    Raises:
+        TraceError: the path is taken, or it cannot be written.
+    """
+    made = False
+    try:
+        if path.is_dir():
+            _empty(path, overwrite)
+        elif path.exists() or path.is_symlink():
+            raise TraceError(f"cannot write a trace to {path}: a file is in the way; choose another path")
+        else:
+            path.mkdir(parents=True)
+            made = True
+    except OSError as error:
+        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
+    try:
+        yield
+    except OSError as error:
+        _remove(path)
+        if made:
+            path.rmdir()
+        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
+
+
+def _empty(path: Path, overwrite: bool) -> None:
+    names = os.listdir(path)
+    if not names:
+        return
+    if not any(name in (MANIFEST, HOT) for name in names):
+        raise TraceError(f"cannot write a trace to {path}: the folder is not empty and holds no trace")
+    if not overwrite:
+        raise TraceError(f"cannot write a trace to {path}: there is one already; choose another path or overwrite it")
+    if HOT in names:
+        fd = os.open(path / HOT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if is_locked(fd):
+                raise TraceError(f"cannot overwrite {path}: it is being written right now")
+        finally:
+            os.close(fd)
+    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for name in os.listdir(path):
+        if name in _NAMES or _SEGMENT.fullmatch(name):
+            (path / name).unlink()

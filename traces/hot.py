@@ -1,0 +1,200 @@
+"""The hot tail `hot.bin`: rows that no segment holds yet, in a file mapped by the writer.
+
+    0       header, 4096 bytes: magic "KVSHOT01", u32 row bytes (56), u32 detail bytes (72), u64 capacity C,
+            a power of two; i64 sealed (rows below it are in segments), i64 dropped, i64 clipped
+    4096    C rows, as rows.py lays them out; row `seq` in slot seq % C, committed by its mark seq + 1
+    then    C detail records: 8 int64 values, right-aligned, and a mark (seq + 1) * 16 + number of values
+
+A store into a shared mapping belongs to the system at once: it outlives a killed process (not a power cut). The
+file's blocks are allocated when it is made, because a store into a hole on a full disk kills the process (SIGBUS).
+The writer holds an flock on the file, which is how readers tell a live trace from a dead one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.traces.folder import is_locked
+from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
+
+MAGIC = b"KVSHOT01"
+HEADER = struct.Struct("<8sIIQ")
+COUNTERS_AT = HEADER.size
+HEADER_BYTES = 4096
+DETAIL_VALUES = 8
+DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
+_DETAIL = tuple(struct.Struct(f"<{n + 1}q") for n in range(DETAIL_VALUES + 1))
+_DETAIL_PACK = tuple(s.pack_into for s in _DETAIL)
+
+
+class Counters(NamedTuple):
+    """What the header counts."""
+
+    sealed: int
+    dropped: int
+    clipped: int
+
+
+class HotTail(NamedTuple):
+    """What a reader found committed in a hot tail, in seq order."""
+
+    counters: Counters
+    seqs: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.void]
+    details: dict[int, tuple[int, ...]]
+    live: bool
+
+
+NO_TAIL = HotTail(Counters(0, 0, 0), np.empty(0, np.int64), np.empty(0, ROW_DTYPE), {}, False)
+
+
+def file_bytes(capacity: int) -> int:
+    """Size of a hot tail of `capacity` rows."""
+    return HEADER_BYTES + capacity * (ROW_BYTES + DETAIL_BYTES)
+
+
+class HotWriter:
+    """Makes the file, maps it and gives out its parts: `map`, `marks`, `detail_marks`.
+
+    Args:
+        path: created; must not exist.
+        capacity: rows, a power of two.
+
+    Raises:
+        OSError: it cannot be made or its blocks cannot be allocated.
+    """
+
+    def __init__(self, path: Path, capacity: int) -> None:
+        self.path = path
+        self.capacity = capacity
+        size = file_bytes(capacity)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(self._fd, 0, size)
+            self.map = mmap.mmap(self._fd, size)
+        except BaseException:
+            os.close(self._fd)
+            path.unlink(missing_ok=True)
+            raise
+        self.details_at = HEADER_BYTES + capacity * ROW_BYTES
+        self.details = np.frombuffer(self.map, "<i8", capacity * (DETAIL_VALUES + 1), self.details_at)
+        self.details = self.details.reshape(capacity, DETAIL_VALUES + 1)
+        HEADER.pack_into(self.map, 0, MAGIC, ROW_BYTES, DETAIL_BYTES, capacity)
+
+    def count(self, counters: Counters) -> None:
+        """Publish the counters."""
+        struct.pack_into("<3q", self.map, COUNTERS_AT, *counters)
+
+    def place(self, seq: int, count: int) -> tuple[Callable[..., None], int, int]:
+        """(packer, position in `map`, mark) for `count` values of a row: `packer(map, position, *values, mark)`."""
+        at = self.details_at + (seq & self.capacity - 1) * DETAIL_BYTES + (DETAIL_VALUES - count) * 8
+        return _DETAIL_PACK[count], at, (seq + 1) * 16 + count
+
+    def take_details(
+        self, first: int, last: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(positions, offsets, values) of the details of rows first .. last - 1, which do not wrap."""
+        slot = first & self.capacity - 1
+        return _details_in(self.details[slot : slot + last - first], np.arange(first, last, dtype=np.int64))
+
+    def clear(self, first: int, last: int, marks: npt.NDArray[np.int64]) -> None:
+        """Forget rows first .. last - 1, which do not wrap: their slots may be used again."""
+        slot = first & self.capacity - 1
+        marks[slot : slot + last - first] = 0
+        self.details[slot : slot + last - first, DETAIL_VALUES] = 0
+
+    def close(self, remove: bool) -> None:
+        """Let go of the file (the mapping goes when the last view of it does); `remove` it when all is sealed."""
+        if self._fd >= 0:
+            if remove:
+                self.path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _details_in(
+    records: npt.NDArray[np.int64], seqs: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    marks = records[:, DETAIL_VALUES]
+    positions = np.flatnonzero(marks >> 4 == seqs + 1)
+    counts = np.minimum(marks[positions] & 15, DETAIL_VALUES)
+    held = np.arange(DETAIL_VALUES) >= DETAIL_VALUES - counts[:, None]
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    return positions, offsets, records[positions, :DETAIL_VALUES][held]
+
+
+def read_hot(path: Path) -> tuple[HotTail, list[str]]:
+    """The committed rows of a hot tail, and what is wrong with it (one line each).
+
+    Never blocks or disturbs the writer. A missing file is an empty tail.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return NO_TAIL, []
+    try:
+        live = is_locked(fd)
+        size = os.fstat(fd).st_size
+        if size < HEADER_BYTES:
+            return NO_TAIL._replace(live=live), [f"hot tail is torn: {size} bytes, unsealed events are lost"]
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
+            return _read_mapped(view, size, live)
+    finally:
+        os.close(fd)
+
+
+def _read_mapped(view: mmap.mmap, size: int, live: bool) -> tuple[HotTail, list[str]]:
+    magic, row_bytes, detail_bytes, capacity = HEADER.unpack_from(view)
+    if magic == bytes(8):
+        return NO_TAIL._replace(live=live), []  # its writer was stopped while making it
+    if (
+        (magic, row_bytes, detail_bytes) != (MAGIC, ROW_BYTES, DETAIL_BYTES)
+        or capacity & (capacity - 1)
+        or not capacity
+    ):
+        return NO_TAIL._replace(live=live), ["hot tail has a damaged header: unsealed events are lost"]
+    warnings = []
+    rows_there = min(capacity, (size - HEADER_BYTES) // ROW_BYTES)
+    details_there = max(0, min(capacity, (size - HEADER_BYTES - capacity * ROW_BYTES) // DETAIL_BYTES))
+    if details_there < capacity:
+        warnings.append(f"hot tail is torn: {size} of {file_bytes(capacity)} bytes")
+    counters = Counters(*struct.unpack_from("<3q", view, COUNTERS_AT))
+    slots = np.arange(rows_there, dtype=np.int64)
+    for _ in range(3):
+        # Mark, row, mark: a row whose slot is cleared or used again meanwhile is not taken (it has been sealed).
+        rows = np.frombuffer(view, ROW_DTYPE, rows_there, HEADER_BYTES)
+        before = rows["mark"].copy()
+        taken = rows.copy()
+        good = (before == rows["mark"]) & (before > 0) & ((before - 1) % capacity == slots)
+        where = np.flatnonzero(good)
+        where = where[np.argsort(before[where], kind="stable")]
+        seqs = before[where] - 1
+        del rows
+        if not len(seqs) or seqs[-1] - seqs[0] + 1 == len(seqs):
+            break
+    details: dict[int, tuple[int, ...]] = {}
+    if details_there:
+        at = HEADER_BYTES + capacity * ROW_BYTES
+        records = np.frombuffer(view, "<i8", details_there * (DETAIL_VALUES + 1), at).copy()
+        records = records.reshape(details_there, DETAIL_VALUES + 1)
+        inside = where[where < details_there]
+        inside_seqs = seqs[where < details_there]
+        positions, offsets, values = _details_in(records[inside], inside_seqs)
+        ends = offsets.tolist()
+        flat = values.tolist()
+        for i, position in enumerate(positions.tolist()):
+            details[int(inside_seqs[position])] = tuple(flat[ends[i] : ends[i + 1]])
+    return HotTail(counters, seqs, taken[where], details, live), warnings

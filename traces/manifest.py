@@ -1,0 +1,87 @@
+"""The manifest of a trace folder: what it is of, and whether it was closed; swapped whole, never half written.
+
+It carries the crc32 of its canonical form (keys sorted, no spaces, without `crc` itself), so it may be laid out for
+reading, and a flipped bit or an edit shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvscope.errors import TraceError, UsageError
+from kvscope.traces.folder import MANIFEST
+from kvscope.traces.schema import FORMAT_VERSION
+from kvscope.traces.sink import PoolFacts
+
+MAX_MANIFEST_BYTES = 1 << 20
+
+
+def manifest_crc(manifest: Mapping[str, Any]) -> str:
+    """The checksum over everything but `crc` itself."""
+    body = {key: value for key, value in manifest.items() if key != "crc"}
+    return f"{zlib.crc32(json.dumps(body, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest in one step: a reader sees the old or the new one, never a mixture.
+
+    Raises:
+        OSError: it could not be written; the old one is still there.
+    """
+    text = json.dumps({**manifest, "crc": manifest_crc(manifest)}, indent=1) + "\n"
+    temporary = folder / (MANIFEST + ".new")
+    with open(temporary, "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / MANIFEST)
+
+
+def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
+    """(manifest, pool, warnings) of a trace folder.
+
+    Raises:
+        TraceError: it is missing, not a manifest, or of a newer major version.
+    """
+    path = folder / MANIFEST
+    try:
+        if not folder.is_dir():
+            raise TraceError(f"{folder} is {'not a trace folder' if folder.exists() else 'missing: no trace there'}")
+        if not path.exists():
+            raise TraceError(f"{folder} is not a trace: it holds no {MANIFEST}")
+        with open(path, "rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+        manifest = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else None
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{folder} is not a trace: {MANIFEST} is not readable JSON") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != "kvtrace":
+        raise TraceError(f"{folder} is not a trace: {MANIFEST} does not say so")
+    version = manifest.get("version")
+    if not (isinstance(version, list) and len(version) == 2 and all(type(part) is int for part in version)):
+        raise TraceError(f"{folder}: {MANIFEST} gives no format version")
+    if version[0] > FORMAT_VERSION[0]:
+        raise TraceError(
+            f"{folder} has trace format {version[0]}.{version[1]}, this KVScope reads up to "
+            f"{FORMAT_VERSION[0]}.x: update KVScope"
+        )
+    pool = manifest.get("pool")
+    try:
+        known = {name: pool[name] for name in PoolFacts.__dataclass_fields__ if name in pool}  # type: ignore[index,operator]
+        facts = PoolFacts(**known)
+    except (TypeError, UsageError) as error:
+        raise TraceError(f"{folder}: {MANIFEST} gives no usable pool geometry: {error}") from error
+    wrong = manifest.get("crc") not in (None, manifest_crc(manifest))
+    return manifest, facts, [f"{MANIFEST} does not match its checksum: it was edited or damaged"] if wrong else []
+
+
+def count_of(manifest: Mapping[str, Any], name: str) -> int:
+    """A count in a manifest; 0 where it is missing or no count."""
+    value = manifest.get(name)
+    return value if type(value) is int and value >= 0 else 0

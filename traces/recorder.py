@@ -1,0 +1,306 @@
+"""The writer of a trace folder: rows into the hot tail, the hot tail into segments, names and facts beside them.
+
+What is promised: when `emit`, `emit_many`, `detail` or `fact` has returned, the process may be killed and a reader
+will find the row. A disk that is full or fails costs events, which are counted and show as a GAP row; it never costs
+the engine an exception or a wait.
+
+Sealing moves rows out of the hot tail in this order: seal (write the batch, then its index entry), clear (marks in
+the ring to 0), publish (the slots may be used again). Killed in between, rows lie in both places and a reader drops
+the second; nothing lies in none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from kvscope.errors import UsageError
+from kvscope.traces.files import AppendFile, PWrite, dump_late, dump_line
+from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, claim_folder
+from kvscope.traces.hot import DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
+from kvscope.traces.manifest import write_manifest
+from kvscope.traces.origins import Level
+from kvscope.traces.rows import RowWriter
+from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
+from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter, arrow_schema, encode_batch
+from kvscope.traces.sink import PoolFacts, Site
+
+log = logging.getLogger(__name__)
+
+SEAL_AFTER_S = 0.25
+HOT_ROWS = 4 * MAX_BATCH_ROWS
+
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+class Recorder(RowWriter):
+    """Records into a new trace folder; a context manager.
+
+    Args:
+        path: the folder, by custom `NAME.kvtrace`; made, with its parents.
+        pool: the geometry of the pool that is recorded.
+        engine: who writes, for people.
+        record: "trace" (one frame per call site) or "sanitize" (stacks of up to 8).
+        overwrite: replace a trace that is there. Nothing but a trace is ever replaced.
+        sealing: "thread" seals in the background; "inline" within the call that fills a batch, and at no other time:
+            deterministic.
+        meta: more facts for the manifest (JSON).
+        hot_rows: rows of the hot tail, a power of two; memory and disk of 128 bytes each.
+        seal_rows: rows of a sealed batch, at most 16,384 and half of `hot_rows`.
+        seal_after_s: in "thread", the age at which rows are sealed; in both, the pause after a failed write.
+        clock, wall_clock: nanoseconds; for a trace that is the same each time it is made.
+        pwrite: `os.pwrite`, or a stand-in for tests of a full disk.
+
+    Raises:
+        TraceError: the folder is taken or cannot be made.
+        UsageError: a size is out of its range.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        pool: PoolFacts,
+        engine: str = "kvscope",
+        record: Level = "trace",
+        overwrite: bool = False,
+        sealing: Literal["thread", "inline"] = "thread",
+        meta: Mapping[str, Any] | None = None,
+        hot_rows: int = HOT_ROWS,
+        seal_rows: int = MAX_BATCH_ROWS,
+        seal_after_s: float = SEAL_AFTER_S,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall_clock: Callable[[], int] = time.time_ns,
+        pwrite: PWrite = os.pwrite,
+        max_batches: int = MAX_SEGMENT_BATCHES,
+    ) -> None:
+        if hot_rows < 2 or hot_rows & (hot_rows - 1):
+            raise UsageError(f"hot_rows is a power of two, got {hot_rows}")
+        if not 0 < seal_rows <= min(MAX_BATCH_ROWS, hot_rows // 2):
+            raise UsageError(f"seal_rows is 1 to {min(MAX_BATCH_ROWS, hot_rows // 2)}, got {seal_rows}")
+        super().__init__(record, clock)
+        self.path = Path(path)
+        self.pool = pool
+        self.dropped = 0
+        self._unmarked = 0  # dropped since the last GAP row
+        self._seal_rows = seal_rows
+        self._seal_after_s = seal_after_s
+        self._sealed = 0  # rows below are in segments
+        self._sealing = 0  # rows below are in segments, or being written there: their details come too late
+        self._retry_at = 0.0  # no sealing before this time (time.monotonic), after a failed write
+        self._closed = False
+        self._owner = os.getpid()
+        self._seal_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._manifest: dict[str, Any] = {
+            "format": "kvtrace",
+            "version": list(FORMAT_VERSION),
+            "pool": pool.to_json(),
+            "engine": engine,
+            "record": record,
+            "clock": {"wall_ns": wall_clock(), "monotonic_ns": self._clock_start},
+            "meta": dict(meta or {}),
+            "clean": False,
+            "events": None,
+            "dropped": 0,
+            "clipped": 0,
+        }
+        arrow_schema()  # pyarrow takes a while to import: now, not when the first batch is full
+        with claim_folder(self.path, overwrite):
+            write_manifest(self.path, self._manifest)
+            self._hot = HotWriter(self.path / HOT, hot_rows)
+            self._segments = SegmentWriter(self.path, pwrite, max_batches)
+            self._streams = [AppendFile(self.path / name, pwrite) for name in (SITES, ACTORS, FACTS, LATE)]
+        self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
+        self._attach(self._hot.map, HEADER_BYTES, hot_rows)
+        self._marks = self._rows["mark"]
+        self._inline = sealing == "inline" or self._guarded
+        self._set_limit()
+        _recorders.add(self)
+        atexit.register(self.close)
+        self._thread: threading.Thread | None = None
+        if not self._inline:
+            self._thread = threading.Thread(target=self._seal_in_background, name="kvscope-sealer", daemon=True)
+            self._thread.start()
+
+    def detail(self, seq: int, values: Sequence[int]) -> None:
+        """Attach int64 values to the row `seq`; a second call for the same row replaces them."""
+        values = tuple(values)
+        if not 0 <= seq < self._next or self._closed:
+            return
+        if len(values) <= DETAIL_VALUES:
+            pack, at, mark = self._hot.place(seq, len(values))
+            try:
+                # Nothing that may switch threads lies between this test and the store: a row's details are in their
+                # slot before its sealing begins, or they go to the late stream.
+                if seq >= self._sealing:
+                    pack(self._hot.map, at, *values, mark)
+                    return
+            except (struct.error, TypeError):
+                pass
+        self._late_file.append(dump_late(seq, [to_signed(int(value)) for value in values]))
+
+    def fact(self, record: Mapping[str, Any]) -> None:
+        """Append one JSON object to the facts of the run; what JSON cannot hold is logged and left out."""
+        if self._closed:
+            return
+        try:
+            self._fact_file.append(dump_line(record))
+        except (TypeError, ValueError, RecursionError) as error:
+            log.warning("trace: a fact is no JSON object and was left out: %s", error)
+
+    def seal(self) -> bool:
+        """Seal all rows so far, now; True when nothing is left in the hot tail."""
+        while self._seal_batch():
+            pass
+        return self._sealed == self._next
+
+    def close(self) -> None:
+        """Seal what is left and mark the trace as cleanly closed; never raises, a second call does nothing."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        self._limit = 0
+        atexit.unregister(self.close)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._wake.set()
+            self._thread.join()
+        self._retry_at = 0.0
+        complete = self._seal_last()
+        try:
+            self._segments.close()
+        except OSError as error:
+            complete = False
+            log.warning("trace: %s could not be completed: %s", self.path, error)
+        for stream in self._streams:
+            complete = stream.flush() and not stream.lost and complete
+            stream.close()
+        self._publish()
+        self._manifest.update(clean=complete, events=self._next, dropped=self.dropped, clipped=self.clipped)
+        try:
+            write_manifest(self.path, self._manifest)
+        except OSError as error:
+            complete = False
+            log.warning("trace: the manifest of %s could not be completed: %s", self.path, error)
+        self._hot.close(remove=complete)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make_room(self, rows: int) -> bool:
+        """Move the limit on, sealing where it must be; False when the rows had to be dropped."""
+        if self._closed:
+            return False
+        full = self._next >= self._sealed + self._mask + 1
+        if self._inline or full:
+            for _ in range(1000):
+                progress = self._seal_batch()
+                if progress or self._retry_at or not full:
+                    break
+                time.sleep(0.001)  # another thread is in the middle of writing the oldest rows
+        else:
+            self._wake.set()
+        self._set_limit()
+        if self._next >= self._limit:
+            self.dropped += rows
+            self._unmarked += rows
+            self._publish()
+            return False
+        if self._unmarked:
+            lost = self._unmarked
+            self._unmarked = 0
+            self.emit(Kind.GAP, aux=lost)
+        return True
+
+    def _set_limit(self) -> None:
+        """The next row that needs attention: the one that fills a batch, or, where that is past, the whole ring."""
+        soft, hard = self._sealed + self._seal_rows, self._sealed + self._mask + 1
+        if self._next >= soft:
+            # Sealing is behind (the thread has been woken) or failing (inline then tries again a batch later).
+            soft = min(hard, self._next + self._seal_rows) if self._inline else hard
+        self._limit = 0 if self._closed else soft
+
+    def _seal_batch(self) -> bool:
+        """Seal the oldest rows, one batch at most; False when there are none or they could not be written."""
+        with self._seal_lock:
+            if self._retry_at and time.monotonic() < self._retry_at:
+                return False
+            first = self._sealed
+            slot = first & self._mask
+            count = min(self._next - first, self._seal_rows, self._mask + 1 - slot)
+            written = self._marks[slot : slot + count] == self._iota[:count] + (first + 1)
+            if not written.all():
+                count = int(np.argmin(written))
+            if not count:
+                return False
+            last = first + count
+            self._sealing = last
+            rows = self._rows[slot : slot + count]
+            try:
+                self._segments.append(encode_batch(rows, self._hot.take_details(first, last)), first, rows)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
+                if not self._retry_at:
+                    log.warning("trace: %s cannot be written, keeping what fits in the hot tail: %s", self.path, error)
+                self._retry_at = time.monotonic() + self._seal_after_s
+                return False
+            self._retry_at = 0.0
+            self._hot.clear(first, last, self._marks)
+            self._sealed = last
+            self._set_limit()
+            self._publish()
+            return True
+
+    def _seal_last(self) -> bool:
+        """Seal everything at the end, with the GAP row for drops that have none yet; False when rows are left."""
+        for _ in range(1000):
+            if self.seal() or self._retry_at:
+                break
+            time.sleep(0.001)
+        if self._unmarked and self._next < self._sealed + self._mask + 1:
+            lost, self._unmarked = self._unmarked, 0
+            self._limit = self._next + 1
+            self.emit(Kind.GAP, aux=lost)
+            self._limit = 0
+        return self.seal()
+
+    def _seal_in_background(self) -> None:
+        while not self._closed:
+            woken = self._wake.wait(self._seal_after_s)
+            self._wake.clear()
+            while (not woken or self._next - self._sealed >= self._seal_rows) and self._seal_batch():
+                pass
+            if not woken:
+                for stream in self._streams:
+                    stream.flush()
+
+    def _publish(self) -> None:
+        self._hot.count(Counters(self._sealed, self.dropped, self.clipped))
+
+    def _store_site(self, number: int, site: Site) -> None:
+        self._site_file.append(dump_line({"i": number, "frames": site.frames}))
+
+    def _store_actor(self, number: int, name: str) -> None:
+        self._actor_file.append(dump_line({"i": number, "name": name}))
+
+
+def _silence_in_child() -> None:
+    # A forked child shares the mapping: its rows would be written over its parent's.
+    for recorder in list(_recorders):
+        recorder._closed = True
+        recorder._limit = 0
+
+
+os.register_at_fork(after_in_child=_silence_in_child)

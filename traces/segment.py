@@ -1,0 +1,275 @@
+"""Sealed segments: `events-NNNNN.arrows`, an Arrow IPC stream that any Arrow tool reads, and its sidecar `.index`.
+
+Columns are those of EVENT_DTYPE and `detail`, a list of int64 (null where the event has none). Arrow has no checksum,
+and one flipped length would lose everything behind it: the sidecar holds, for each framed message, where it lies and
+the crc32 over its bytes, in entries of 56 bytes with a crc32 of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.traces.files import AppendFile, PWrite
+from kvscope.traces.schema import EVENT_DTYPE, EventArray
+
+MAX_BATCH_ROWS = 16_384
+MAX_SEGMENT_BATCHES = 256
+SCHEMA_ENTRY, BATCH_ENTRY = 0, 1
+
+INDEX_DTYPE = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("first_seq", "<i8"),
+        ("t_first", "<i8"),
+        ("t_last", "<i8"),
+        ("rows", "<u4"),
+        ("crc", "<u4"),  # of the message
+        ("kind", "<u4"),  # SCHEMA_ENTRY or BATCH_ENTRY; others are passed over
+        ("check", "<u4"),  # crc32 of the 52 bytes before
+    ]
+)
+ENTRY_BYTES = INDEX_DTYPE.itemsize
+_CHECKED_BYTES = ENTRY_BYTES - 4
+assert ENTRY_BYTES == 56
+
+# Details of a run of rows: (row positions, offsets into values, values).
+DetailColumn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+@functools.cache
+def arrow_schema() -> Any:
+    """The Arrow schema that this version writes."""
+    import pyarrow as pa
+
+    columns = [(name, pa.from_numpy_dtype(EVENT_DTYPE[name])) for name in EVENT_DTYPE.names or ()]
+    return pa.schema([*columns, ("detail", pa.list_(pa.int64()))])
+
+
+@functools.cache
+def _schema_message() -> bytes:
+    return bytes(arrow_schema().serialize())
+
+
+def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
+    """One framed Arrow message, zstd level 1, with the event columns of `rows` and their details."""
+    import pyarrow as pa
+
+    schema = arrow_schema()
+    count = len(rows)
+    positions, offsets, values = details
+    starts = np.zeros(count + 1, np.int32)
+    has = np.zeros(count, bool)
+    has[positions] = True
+    lengths = np.zeros(count, np.int32)
+    lengths[positions] = np.diff(offsets)
+    np.cumsum(lengths, out=starts[1:])
+    detail = pa.ListArray.from_arrays(pa.array(starts), pa.array(values), mask=pa.array(~has))
+    columns = [pa.array(np.ascontiguousarray(rows[name])) for name in EVENT_DTYPE.names or ()]
+    batch = pa.record_batch([*columns, detail], schema=schema)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(batch)
+        end = sink.tell()
+    return bytes(memoryview(sink.getvalue())[len(_schema_message()) : end])
+
+
+def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
+    """Fill `into` with the batch's events; returns its details.
+
+    Raises:
+        ValueError: the message is not a batch of len(into) rows of this schema.
+    """
+    import pyarrow as pa
+
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+        batch.validate()
+        if batch.num_rows != len(into):
+            raise ValueError(f"{batch.num_rows} rows where the index says {len(into)}")
+        names = set(batch.schema.names)
+        for name in EVENT_DTYPE.names or ():
+            if name in names:
+                into[name] = batch.column(name).to_numpy(zero_copy_only=False)
+            else:
+                into[name] = 0 if EVENT_DTYPE[name].kind == "u" else -1
+        detail = batch.column("detail") if "detail" in names else None
+        if detail is None or detail.null_count == len(detail):
+            return _NO_DETAILS
+        starts = detail.offsets.to_numpy().astype(np.int64)
+        positions = np.flatnonzero(detail.is_valid().to_numpy(zero_copy_only=False))
+        offsets = np.append(starts[positions], starts[positions[-1] + 1])
+        return positions, offsets, detail.values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    except (pa.ArrowException, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
+        raise ValueError(f"not a readable Arrow batch: {error}") from error
+
+
+_NO_DETAILS: DetailColumn = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Where segment `number` of a trace lies; its sidecar has the suffix `.index`."""
+    return folder / f"events-{number:05d}.arrows"
+
+
+class SegmentWriter:
+    """Appends sealed batches, starting a new file every `max_batches` (256) of them."""
+
+    def __init__(self, folder: Path, pwrite: PWrite = os.pwrite, max_batches: int = MAX_SEGMENT_BATCHES) -> None:
+        self._folder = folder
+        self._pwrite = pwrite
+        self._max_batches = max_batches
+        self._number = 0
+        self._batches = 0
+        self._data: AppendFile | None = None
+        self._index: AppendFile | None = None
+
+    def append(self, message: bytes, first_seq: int, rows: npt.NDArray[np.void]) -> None:
+        """Write a batch and then its index entry: the batch counts from then on.
+
+        Raises:
+            OSError: not written; call again with the same batch, later.
+        """
+        if self._data is not None and self._batches >= self._max_batches:
+            self._finish()
+            self._number += 1
+        if self._data is None or self._index is None:
+            self._start()
+        self._put(BATCH_ENTRY, message, first_seq, len(rows), int(rows["t_ns"][0]), int(rows["t_ns"][-1]))
+        self._batches += 1
+
+    def close(self) -> None:
+        """End the last stream properly.
+
+        Raises:
+            OSError: the end mark could not be written; the batches are safe.
+        """
+        if self._data is not None:
+            self._finish()
+
+    def _start(self) -> None:
+        path = segment_path(self._folder, self._number)
+        if self._data is None:
+            self._data = AppendFile(path, self._pwrite)
+        if self._index is None:
+            self._index = AppendFile(path.with_suffix(".index"), self._pwrite)
+        if self._data.offset == 0:
+            self._put(SCHEMA_ENTRY, _schema_message(), 0, 0, 0, 0)
+
+    def _put(self, kind: int, message: bytes, first_seq: int, rows: int, t_first: int, t_last: int) -> None:
+        assert self._data is not None
+        assert self._index is not None
+        offset = self._data.offset
+        self._data.write(message)
+        entry = np.zeros(1, INDEX_DTYPE)
+        entry[0] = (offset, len(message), first_seq, t_first, t_last, rows, zlib.crc32(message), kind, 0)
+        entry["check"] = zlib.crc32(entry.tobytes()[:_CHECKED_BYTES])
+        try:
+            self._index.write(entry.tobytes())
+        except OSError:
+            self._data.offset = offset
+            raise
+
+    def _finish(self) -> None:
+        assert self._data is not None
+        assert self._index is not None
+        data, index = self._data, self._index
+        data.write(b"\xff\xff\xff\xff\x00\x00\x00\x00")  # Arrow's end of stream
+        for file in (data, index):
+            file.cut()
+            file.close()
+        self._data = self._index = None
+        self._batches = 0
+
+
+class SegmentReader:
+    """Reads one segment, also while it grows. Nothing is believed that its checksum does not vouch for.
+
+    Args:
+        path: the `.arrows` file; its sidecar lies beside it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: list[str] = []  # one line for each thing found wrong
+        self.torn = False  # the sidecar ends within an entry
+        self._schema: Any = None
+        self._index_used = 0
+        self._end = 0
+
+    def poll(self) -> list[tuple[int, int, int, int, int]]:
+        """(first_seq, rows, offset, length, crc) of each batch that the sidecar has gained since the last call."""
+        try:
+            with open(self.path.with_suffix(".index"), "rb") as file:
+                file.seek(self._index_used)
+                data = file.read()
+        except FileNotFoundError:
+            data = b""
+        whole = len(data) - len(data) % ENTRY_BYTES
+        self.torn = whole < len(data)
+        batches = []
+        for at in range(0, whole, ENTRY_BYTES):
+            raw = data[at : at + ENTRY_BYTES]
+            entry = np.frombuffer(raw, INDEX_DTYPE)[0]
+            offset, length, first_seq, _, _, rows, crc, kind, check = entry.tolist()
+            # Messages follow one another: an entry that claims bytes of another one is as wrong as a damaged one.
+            if (
+                check != zlib.crc32(raw[:_CHECKED_BYTES])
+                or offset < self._end
+                or rows > MAX_BATCH_ROWS
+                or first_seq < 0
+            ):
+                self.damage.append(f"{self.path.stem}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
+                continue
+            self._end = offset + length
+            if kind == SCHEMA_ENTRY:
+                self._schema = self._read_schema(offset, length, crc)
+            elif kind == BATCH_ENTRY and rows:
+                batches.append((first_seq, rows, offset, length, crc))
+        self._index_used += whole
+        return batches
+
+    def read(self, offset: int, length: int, crc: int) -> bytes | None:
+        """The bytes of a message; None, and a line in `damage`, when they are torn or not what was written."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if offset + length > size:
+                    self.damage.append(f"{self.path.name}: torn at byte {size}, a batch at {offset} is lost")
+                    return None
+                message = os.pread(file.fileno(), length, offset)
+        except OSError as error:
+            self.damage.append(f"{self.path.name}: cannot be read: {error.strerror}")
+            return None
+        if len(message) != length or zlib.crc32(message) != crc:
+            self.damage.append(f"{self.path.name}: the {length} bytes at {offset} fail their checksum and are skipped")
+            return None
+        return message
+
+    def decode(self, message: bytes, offset: int, into: EventArray) -> DetailColumn | None:
+        """Fill `into` with a batch; returns its details, or None, and a line in `damage`, when it is unreadable."""
+        try:
+            return decode_batch(message, self._schema or arrow_schema(), into)
+        except ValueError as error:
+            self.damage.append(f"{self.path.name}: the batch at {offset} is skipped: {error}")
+            return None
+
+    def _read_schema(self, offset: int, length: int, crc: int) -> Any:
+        import pyarrow as pa
+
+        message = self.read(offset, length, crc)
+        if message is None:
+            return None
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(message))
+        except (pa.ArrowException, OSError) as error:
+            self.damage.append(f"{self.path.name}: unreadable schema: {error}")
+            return None

@@ -1,0 +1,106 @@
+"""The files beside the events, as a reader follows them: names, facts and late details."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvscope.traces.files import read_late, read_lines
+from kvscope.traces.sink import UNKNOWN_SITE, Frame, Site
+
+_T = TypeVar("_T")
+MAX_NUMBER = 1 << 16
+
+
+class LineFile:
+    """The records of a file of checksummed JSON lines, followed as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        self._damaged = 0
+        self._used = 0
+        self._torn = False
+
+    def poll(self) -> list[dict[str, Any]]:
+        """The records that came since the last call."""
+        data = _read_from(self.path, self._used)
+        records, damaged, used = read_lines(data)
+        self._used += used
+        self._torn = used < len(data)
+        self._damaged += damaged
+        self.records.extend(records)
+        return records
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        return _damage(self.path, self._damaged, self._torn)
+
+
+class LateFile:
+    """The late details, followed as they grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._damaged = 0
+        self._used = 0
+        self._torn = False
+
+    def poll(self) -> dict[int, tuple[int, ...]]:
+        """The details that came since the last call, by seq."""
+        data = _read_from(self.path, self._used)
+        found, damaged, used = read_late(data)
+        self._used += used
+        self._torn = used < len(data)
+        self._damaged += damaged
+        return found
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        return _damage(self.path, self._damaged, self._torn)
+
+
+def put_sites(records: list[dict[str, Any]], into: list[Site], needed: int) -> None:
+    """Enter call sites by number; the list then has at least `needed` entries, unknown ones between."""
+    _put(records, _site_of, into, needed, UNKNOWN_SITE)
+
+
+def put_actors(records: list[dict[str, Any]], into: list[str], needed: int) -> None:
+    """Enter actors by number; the list then has at least `needed` entries, unknown ones between."""
+    _put(records, lambda record: str(record["name"]), into, needed, "unknown")
+
+
+def _put(
+    records: list[dict[str, Any]], parse: Callable[[dict[str, Any]], _T], into: list[_T], needed: int, unknown: _T
+) -> None:
+    for record in records:
+        try:
+            number, value = record["i"], parse(record)
+        except (KeyError, TypeError, ValueError, IndexError):
+            continue
+        if type(number) is int and 0 <= number < MAX_NUMBER:
+            into.extend([unknown] * (number + 1 - len(into)))
+            into[number] = value
+    into.extend([unknown] * (needed - len(into)))
+
+
+def _site_of(record: dict[str, Any]) -> Site:
+    frames = tuple(Frame(str(file), int(line), str(function)) for file, line, function in record["frames"])
+    return Site(*frames[0], frames=frames)
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _damage(path: Path, damaged: int, torn: bool) -> list[str]:
+    if not path.exists():
+        return [f"{path.name} is missing"]
+    found = [f"{path.name}: {damaged} damaged records are left out"] if damaged else []
+    return [*found, f"{path.name}: the last record is torn"] if torn else found
