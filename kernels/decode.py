@@ -55,19 +55,14 @@ def decode_kernel(
     own = tl.zeros([GP], tl.int32) + (end - 1)
     # Block ids run one tile ahead in a loop variable: the compiler then keeps several key and value tiles in flight.
     ids = load_ids(table, start + tile, end, PAGE)
-    full_end = start + (end - start) // TILE * TILE
-    for first in range(start, full_end, TILE):
+    # Every tile is masked: the test costs less than the registers of a second, unmasked copy of the loop's body.
+    for first in range(start, end, TILE):
         next_ids = load_ids(table, first + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
             q, acc, top, total, k_ptr, v_ptr, ids, first + tile, end, own, scale,
-            block_stride, slot_stride, dims, D, PAGE, False, PRECISION,
-        )  # fmt: skip
-        ids = next_ids
-    if full_end < end:
-        acc, top, total = attend_tile(
-            q, acc, top, total, k_ptr, v_ptr, ids, full_end + tile, end, own, scale,
             block_stride, slot_stride, dims, D, PAGE, True, PRECISION,
         )  # fmt: skip
+        ids = next_ids
     acc = acc / total[:, None]
     if SPLIT:
         rows = out_rows * splits + split

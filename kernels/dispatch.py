@@ -3,7 +3,7 @@
     "torch"             plain torch (kernels/reference.py), the default on the CPU
     "triton"            Triton kernels, the default on CUDA
     "triton-interpret"  the same kernels in Triton's interpreter, for tests; needs TRITON_INTERPRET=1 in the
-                        environment before triton is imported; float16 and float32 only
+                        environment before triton is imported; attention in float16 and float32 only
 
 Layouts (row = last dimension contiguous; all other strides are free):
     k_cache, v_cache [num_blocks, block_size, kv_heads, head_dim]
@@ -46,14 +46,14 @@ def paged_decode(
         k_cache, v_cache: [N, block_size, HK, D], the same dtype and device as q.
         block_table: [B, M] int32.
         seq_lens: [B] int32, the query's own token included; a row of length 0 (padding) gives zeros.
-        scale: multiplies the scores, usually head_dim ** -0.5.
+        scale: multiplies the scores, above 0, usually head_dim ** -0.5.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = _backend(backend, q)
     _check_caches(q, k_cache, v_cache, chosen)
-    _check_rows(q, block_table, seq_lens)
+    _check_rows(q, block_table, seq_lens, scale, chosen)
     if q.shape[0] != block_table.shape[0]:
         raise UsageError(f"q has {q.shape[0]} rows but block_table has {block_table.shape[0]}; they must be equal")
     if chosen == "torch":
@@ -83,14 +83,14 @@ def paged_prefill(
         block_table: [R, M] int32.
         seq_lens: [R] int32, context including the new tokens.
         query_start: [R + 1] int32, from 0, never falling.
-        scale: multiplies the scores.
+        scale: multiplies the scores, above 0.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = _backend(backend, q)
     _check_caches(q, k_cache, v_cache, chosen)
-    _check_rows(q, block_table, seq_lens)
+    _check_rows(q, block_table, seq_lens, scale, chosen)
     _check_ids("query_start", query_start, (block_table.shape[0] + 1,), torch.int32, q)
     if chosen == "torch":
         return reference.paged_prefill(q, k_cache, v_cache, block_table, seq_lens, query_start, scale)
@@ -166,11 +166,8 @@ def _backend(asked: str | None, tensor: Tensor) -> str:
         raise UsageError(f"backend {chosen!r} is not known; choose one of {', '.join(BACKENDS)}")
     if chosen == "triton" and not on_gpu:
         raise UsageError(f"backend 'triton' needs tensors on CUDA, these are on {tensor.device}; use 'torch' here")
-    if chosen == "triton-interpret":
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise UsageError("backend 'triton-interpret' needs TRITON_INTERPRET=1 set before triton is imported")
-        if tensor.dtype == torch.bfloat16:
-            raise UsageError("backend 'triton-interpret' computes bfloat16 wrongly; use float16 or float32")
+    if chosen == "triton-interpret" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UsageError("backend 'triton-interpret' needs TRITON_INTERPRET=1 set before triton is imported")
     return chosen
 
 
@@ -219,7 +216,12 @@ def _check_kernel_limits(q: Tensor, k_cache: Tensor, v_cache: Tensor, name: str)
         raise UsageError(f"k_cache and v_cache differ in strides: {k_cache.stride()} and {v_cache.stride()}")
 
 
-def _check_rows(q: Tensor, block_table: Tensor, seq_lens: Tensor) -> None:
+def _check_rows(q: Tensor, block_table: Tensor, seq_lens: Tensor, scale: float, backend: str) -> None:
+    """What the two attention calls have in common."""
+    if not scale > 0:
+        raise UsageError(f"scale must be above 0, got {scale}; it is usually head_dim ** -0.5")
+    if backend == "triton-interpret" and q.dtype == torch.bfloat16:
+        raise UsageError("backend 'triton-interpret' computes bfloat16 wrongly; use float16 or float32")
     if block_table.dim() != 2:
         raise UsageError(f"block_table must be [rows, max_blocks] int32, got {_describe(block_table)}")
     _check_ids("block_table", block_table, tuple(block_table.shape), torch.int32, q)

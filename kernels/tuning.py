@@ -26,14 +26,16 @@ class Config:
 
 def decode_config(padded_dim: int, itemsize: int) -> Config:
     """Tile of the decode kernel for keys of `padded_dim` elements of `itemsize` bytes."""
-    row_bytes = padded_dim * itemsize
-    return Config(tile=max(16, min(64, 64 * 256 // row_bytes)), warps=4, stages=3)
+    tile = max(16, min(64, 64 * 256 // (padded_dim * itemsize)))
+    if itemsize == 4:  # exact float32 products run outside the tensor cores and need many threads
+        return Config(tile=tile, warps=8, stages=2)
+    return Config(tile=tile, warps=4, stages=3)
 
 
 def prefill_config(padded_dim: int, itemsize: int) -> Config:
     """Tile of the prefill kernel; `rows` counts query tokens times query heads of one KV head."""
     if itemsize == 4:
-        return Config(tile=32, warps=4, stages=1, rows=32)
+        return Config(tile=32 if padded_dim <= 64 else 16, warps=8, stages=1, rows=32)
     return Config(tile=64 if padded_dim <= 128 else 32, warps=8, stages=2, rows=128)
 
 

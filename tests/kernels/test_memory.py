@@ -1,0 +1,77 @@
+"""Writing keys and values into slots, and copying blocks: the right places, and no others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvscope import kernels
+
+ALL_DTYPES = [torch.float32, torch.float16, torch.bfloat16]  # moving bytes is exact in the interpreter too
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    slots=st.lists(st.integers(0, 5 * 16 - 1), unique=True, max_size=9),
+    skipped=st.integers(0, 3),
+    stored=st.sampled_from(ALL_DTYPES),
+    shape=st.sampled_from([(1, 64), (3, 64), (2, 80), (5, 256)]),
+    seed=st.integers(0, 99),
+)
+def test_write_fills_its_slots_and_no_others(lab, slots, skipped, stored, shape, seed):
+    gen = torch.Generator().manual_seed(seed)
+    mapping = torch.tensor(slots + [-1 - i for i in range(skipped)], dtype=torch.int64)
+    mapping = mapping[torch.randperm(len(mapping), generator=gen)]
+    fused = torch.randn(len(mapping), 2, *shape, generator=gen).to(stored).to(lab.device)
+    cache = torch.randn(2, 5, 16, *shape, generator=gen).to(stored).to(lab.device)
+    want = cache.clone().view(2, 80, *shape)
+    for token, slot in enumerate(mapping.tolist()):
+        if slot >= 0:
+            want[:, slot] = fused[token]
+    kernels.write_kv(fused[:, 0], fused[:, 1], cache[0], cache[1], mapping.to(lab.device), backend=lab.backend)
+    assert torch.equal(cache.view_as(want), want)
+
+
+def test_write_into_caches_with_gaps(lab):
+    wide = torch.zeros(2, 4, 24, 3, 64, device=lab.device)
+    k = torch.randn(2, 3, 64, device=lab.device)
+    slots = torch.tensor([17, 63], device=lab.device)
+    kernels.write_kv(k, -k, wide[0, :, :16], wide[1, :, :16], slots, backend=lab.backend)
+    assert torch.equal(wide[0, 1, 1], k[0])
+    assert torch.equal(wide[1, 3, 15], -k[1])
+    assert int((wide != 0).sum()) == 4 * 3 * 64
+
+
+@pytest.mark.parametrize("stored", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(8, 1, 8), (16, 3, 64), (32, 2, 80)])
+def test_copy_moves_every_layer_and_leaves_the_neighbours(lab, stored, shape):
+    gen = torch.Generator().manual_seed(1)
+    kv = torch.randn(3, 2, 9, *shape, generator=gen).to(stored).to(lab.device)
+    want = kv.clone()
+    pairs = [(1, 0), (4, 3), (4, 8), (7, 5)]
+    for source, target in pairs:
+        want[:, :, target] = kv[:, :, source]
+    ids = torch.tensor(pairs, device=lab.device)
+    kernels.copy_blocks(kv, ids[:, 0].contiguous(), ids[:, 1].contiguous(), backend=lab.backend)
+    assert torch.equal(kv, want)
+
+
+def test_copy_keeps_bit_patterns(lab):
+    kv = torch.randint(-(2**15), 2**15, (1, 2, 3, 8, 1, 64), dtype=torch.int16).view(torch.bfloat16).to(lab.device)
+    kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([2]), backend=lab.backend)
+    assert torch.equal(kv[:, :, 0].view(torch.int16), kv[:, :, 2].view(torch.int16))
+
+
+def test_copy_of_nothing(lab):
+    kv = torch.ones(1, 2, 2, 8, 1, 64, device=lab.device)
+    none = torch.empty(0, dtype=torch.int64)
+    kernels.copy_blocks(kv, none, none, backend=lab.backend)
+    assert (kv == 1).all()
+
+
+def test_ids_on_the_cpu_serve_a_cache_on_any_device(lab):
+    kv = torch.arange(3.0).view(1, 1, 3, 1, 1, 1).expand(1, 2, 3, 8, 1, 64).contiguous().to(lab.device)
+    kernels.copy_blocks(kv, torch.tensor([2]), torch.tensor([0]), backend=lab.backend)
+    assert kv[0, 0, :, 0, 0, 0].tolist() == [2, 1, 2]

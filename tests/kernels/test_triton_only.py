@@ -1,0 +1,89 @@
+"""What only the Triton kernels have: splits, address width, CUDA graphs. Not collected for the torch backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kvscope import kernels
+from kvscope.errors import UsageError
+from kvscope.kernels import decode
+from kvscope.kernels.address import slot_offset
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5, 8])
+def test_any_number_of_splits_gives_the_same(lab, splits, monkeypatch):
+    monkeypatch.setattr(decode, "decode_splits", lambda *args: splits)
+    pool = lab.pool([0, 1, 64, 65, 129, 300])
+    q = pool.random(6, 4)
+    out = pool.decode(q)
+    assert (out[0] == 0).all()
+    for row in range(1, 6):
+        lab.close(out[row : row + 1], pool.expected(q[row : row + 1], row))
+
+
+@triton.jit
+def offset_kernel(blocks, out, within, block_stride, slot_stride):
+    index = tl.arange(0, 4)
+    tl.store(out + index, slot_offset(tl.load(blocks + index), within, block_stride, slot_stride))
+
+
+@pytest.mark.parametrize("id_type", [torch.int32, torch.int64])
+def test_offsets_pass_32_bits(lab, id_type):
+    blocks = torch.tensor([0, 7_782, 1_000_000, 2**31 - 1], dtype=id_type, device=lab.device)
+    out = torch.zeros(4, dtype=torch.int64, device=lab.device)
+    block_stride, slot_stride = 276_480, 17_280
+    offset_kernel[(1,)](blocks, out, 15, block_stride, slot_stride)
+    assert out.tolist() == [int(b) * block_stride + 15 * slot_stride for b in blocks.tolist()]
+
+
+def test_block_sizes_and_head_dims_outside_the_kernels_are_refused(lab):
+    pool = lab.pool([5], block_size=4)
+    with pytest.raises(UsageError, match="block_size 4 is not one of"):
+        pool.decode(pool.random(1, 2))
+    pool = lab.pool([5], dim=60)
+    with pytest.raises(UsageError, match="head_dim 60 is not"):
+        pool.decode(pool.random(1, 2))
+
+
+def test_cache_larger_than_32_bit_offsets(lab):
+    if not lab.cuda:
+        pytest.skip("needs a 9 GB cache")
+    blocks, heads, dim = 140_000, 8, 128
+    kv = torch.empty(2, blocks, 16, heads, dim, dtype=torch.bfloat16, device="cuda").fill_(float("nan"))
+    assert kv[0].numel() > 2**31
+    k, v, q = (torch.randn(32, heads, dim, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    ids = torch.tensor([[blocks - 1, blocks - 2]], dtype=torch.int32, device="cuda")
+    slots = torch.cat([torch.arange(16, device="cuda") + b * 16 for b in ids[0].long()])
+    kernels.write_kv(k, v, kv[0], kv[1], slots)
+    small = torch.stack([k.view(2, 16, heads, dim), v.view(2, 16, heads, dim)])
+    near = torch.tensor([[0, 1]], dtype=torch.int32, device="cuda")
+    lens = torch.tensor([30], dtype=torch.int32, device="cuda")
+    start = torch.tensor([0, 30], dtype=torch.int32, device="cuda")
+    far_out = kernels.paged_decode(q[:1], kv[0], kv[1], ids, lens, 0.1)
+    assert torch.equal(far_out, kernels.paged_decode(q[:1], small[0], small[1], near, lens, 0.1))
+    far_out = kernels.paged_prefill(q[:30], kv[0], kv[1], ids, lens, start, 0.1)
+    assert torch.equal(far_out, kernels.paged_prefill(q[:30], small[0], small[1], near, lens, start, 0.1))
+    kernels.copy_blocks(kv[None], torch.tensor([blocks - 1]), torch.tensor([blocks // 2 + 9]))
+    assert torch.equal(kv[:, blocks // 2 + 9], kv[:, blocks - 1])
+
+
+def test_one_graph_serves_growing_lengths_and_padded_rows(lab):
+    if not lab.cuda:
+        pytest.skip("needs CUDA graphs")
+    pool = lab.pool([700, 40, 2000], dtype=torch.bfloat16)
+    q = pool.random(3, 8).to("cuda")
+    lengths = torch.zeros(3, dtype=torch.int32, device="cuda")
+    args = (q, pool.k_cache, pool.v_cache, pool.block_table, lengths, pool.scale)
+    kernels.paged_decode(*args)  # compiles outside the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernels.paged_decode(*args)
+    for step in ([1, 0, 1], [17, 0, 700], [700, 40, 2000]):
+        lengths.copy_(torch.tensor(step))
+        graph.replay()
+        want = kernels.paged_decode(*args, backend="torch")
+        assert (out[[n == 0 for n in step]] == 0).all()
+        assert float((out - want).float().norm() / want.float().norm()) < 1e-2

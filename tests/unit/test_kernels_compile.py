@@ -1,0 +1,103 @@
+"""Every shape of kernel that serving can launch compiles for a Hopper GPU, without spills and within its memory."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("an interpreted kernel cannot be compiled", allow_module_level=True)
+
+from kvscope.kernels import block_copy, decode, kv_write, offline, prefill, tuning
+
+HALVES = [torch.bfloat16, torch.float16]
+DIMS = [64, 80, 96, 128, 256]
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Runs a call with every launch compiled for an H200 instead of made; returns what the launches need."""
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
+
+    def run(module, names, call):
+        recorders = [offline.Recorder(getattr(module, name)) for name in names]
+        with monkeypatch.context() as patch:
+            for name, recorder in zip(names, recorders, strict=True):
+                patch.setattr(module, name, recorder)
+            call()
+        needs = [need for recorder in recorders for need in recorder.needs]
+        assert needs
+        for need in needs:
+            assert need.stack == 0, need
+            assert need.shared <= offline.SHARED_LIMIT, need
+        return needs
+
+    return run
+
+
+def caches(dtype, dim, kv_heads=8, block_size=16):
+    kv = torch.empty(2, 4, block_size, kv_heads, dim, dtype=dtype)
+    return kv[0], kv[1]
+
+
+def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16):
+    q = torch.empty(batch, heads, dim, dtype=dtype)
+    table = torch.zeros(batch, 1024, dtype=torch.int32)
+    lens = torch.zeros(batch, dtype=torch.int32)
+    args = (q, *caches(dtype, dim, kv_heads, block_size), table, lens, dim**-0.5)
+    return compiled(decode, ["decode_kernel", "combine_kernel"], lambda: decode.paged_decode(*args))
+
+
+def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16):
+    q = torch.empty(tokens, heads, dim, dtype=dtype)
+    table, lens = torch.zeros(2, 1024, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    start = torch.zeros(3, dtype=torch.int32)
+    args = (q, *caches(dtype, dim, kv_heads, block_size), table, lens, start, dim**-0.5)
+    return compiled(prefill, ["prefill_kernel"], lambda: prefill.paged_prefill(*args))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("batch", [1, 256])
+def test_decode(compiled, dim, batch):
+    needs = run_decode(compiled, torch.bfloat16, dim, batch)
+    assert len(needs) == (2 if batch == 1 else 1)  # a small batch is split, a large one not
+    assert needs[0].async_loads > 0
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_decode_float32(compiled, dim):
+    run_decode(compiled, torch.float32, dim, 1)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "block_size"), [(9, 3, 16), (32, 32, 8), (64, 1, 256)])
+def test_decode_head_ratios(compiled, heads, kv_heads, block_size):
+    for dtype in HALVES:
+        run_decode(compiled, dtype, 128, 8, heads, kv_heads, block_size)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_prefill(compiled, dim):
+    assert run_prefill(compiled, torch.bfloat16, dim, 4096)[0].async_loads > 0
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_prefill_float32(compiled, dim):
+    run_prefill(compiled, torch.float32, dim, 4096)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "block_size"), [(9, 3, 16), (32, 32, 8), (64, 1, 256)])
+def test_prefill_head_ratios(compiled, heads, kv_heads, block_size):
+    run_prefill(compiled, torch.float16, 128, 512, heads, kv_heads, block_size)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_memory_moves(compiled, dtype):
+    new = torch.empty(4096, 8, 128, dtype=dtype)
+    slots = torch.zeros(4096, dtype=torch.int64)
+    compiled(kv_write, ["write_kernel"], lambda: kv_write.write_kv(new, new, *caches(dtype, 128), slots))
+    kv = torch.empty(2, 2, 4, 16, 8, 128, dtype=dtype)
+    pairs = torch.zeros(5, dtype=torch.int64)
+    compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
