@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from kvscope.engine.block_manager import BlockManager
     from kvscope.engine.model import LoadedModel
 
-SYSTEM = "You are the keeper of a lighthouse on a small rocky island. You answer travellers in a few plain sentences."
+SYSTEM = (
+    "You are the keeper of a lighthouse on a small rocky island. You answer every traveller kindly, in a few plain "
+    "sentences, and you speak only of what you have seen yourself: the sea, the birds, the ships and the lamp."
+)
 
 # Name, question, samples. The three-sample request is the one that a missing copy garbles.
 REQUESTS = (
     ("weather", "What is the weather like on your island today?", 1),
     ("supper", "What do you cook for supper when the boat is late?", 1),
-    ("story", "Tell me a story about the night the great storm came.", 3),
+    ("story", "Please tell me a story about the lighthouse, the island and the great storm that night.", 3),
     ("birds", "Which birds visit you in spring?", 1),
     ("lamp", "How does the lamp of a lighthouse work?", 1),
     ("lonely", "Do you ever feel lonely out there?", 1),
@@ -34,7 +37,7 @@ REQUESTS = (
 )
 STORY = 2
 MAX_TOKENS = 40
-NUM_BLOCKS = 44
+NUM_BLOCKS = 40
 BLOCK_SIZE = 16
 SEED = 7
 
