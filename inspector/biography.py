@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvscope.inspector.source import Names, TraceLike, named_detail, rows_until, site_text
+from kvscope.inspector.source import Names, TraceLike, frozen, named_detail, rows_until, site_text
 from kvscope.inspector.state import check_block
 from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
 
@@ -75,6 +75,7 @@ def biography(trace: TraceLike, block: int, until: int | None = None) -> list[Li
     Raises:
         UsageError: the pool has no such block.
     """
+    trace = frozen(trace)
     check_block(trace, block)
     events = trace.events if until is None else trace.events[: rows_until(trace, until)]
     # A copy out of this block is an event of the target, but part of this block's story too.

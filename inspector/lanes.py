@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvscope.inspector.source import IntArray, Names, TraceLike
+from kvscope.inspector.source import IntArray, Names, TraceLike, frozen
 from kvscope.inspector.state import TABLE_KINDS, kind_mask
 from kvscope.traces.schema import Kind, Reason
 
@@ -83,6 +83,7 @@ _TABLE_MASK = kind_mask(TABLE_KINDS)
 
 def lanes(trace: TraceLike) -> list[Lane]:
     """One lane per sequence, in order of first appearance."""
+    trace = frozen(trace)
     events = trace.events
     rows = np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0))
     drafts: dict[int, _Draft] = {}

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray, TraceLike, gap_rows
+from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows
 from kvscope.inspector.state import BlockState, block_rows, classify
 from kvscope.inspector.timeline import timeline
 from kvscope.traces.schema import EventArray, Kind, Reason
@@ -121,6 +121,7 @@ class Series:
 
 def series(trace: TraceLike) -> Series:
     """All measures at every event of a trace, vectorised (about a second per million events)."""
+    trace = frozen(trace)
     events = trace.events
     line = timeline(trace)
     held = line.entries + line.leases > 0
@@ -259,6 +260,7 @@ def mean_over_time(values: FloatArray, t_ns: IntArray) -> float | None:
 
 def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
     """The measures of a whole run as one JSON-ready dict; means are time-weighted, peaks are over all events."""
+    trace = frozen(trace)
     s = measured if measured is not None else series(trace)
     events = trace.events
     seconds = float(s.t_ns[-1] - s.t_ns[0]) * 1e-9 if len(s) else 0.0

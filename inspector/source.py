@@ -16,6 +16,24 @@ from kvscope.traces.sink import Trace as TraceLike
 IntArray = npt.NDArray[np.int64]
 
 
+class Frozen:
+    """A trace as it is now: every column is read once, and a recorder that goes on writing changes nothing here."""
+
+    def __init__(self, trace: TraceLike) -> None:
+        self.num_blocks, self.block_size, self.block_bytes = trace.num_blocks, trace.block_size, trace.block_bytes
+        self.events = trace.events
+        self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
+        self.sites, self.actors = trace.sites, trace.actors
+        self.facts, self.warnings = tuple(trace.facts), tuple(trace.warnings)
+        self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
+        self.detail, self.details_of = trace.detail, trace.details_of
+
+
+def frozen(trace: TraceLike) -> Frozen:
+    """`trace` itself if it is frozen already."""
+    return trace if isinstance(trace, Frozen) else Frozen(trace)
+
+
 def rows_until(trace: TraceLike, seq: int) -> int:
     """How many leading rows have a number of at most `seq`."""
     return int(np.searchsorted(np.asarray(trace.seqs), seq, side="right"))
@@ -36,7 +54,7 @@ def row_of(trace: TraceLike, seq: int) -> int:
 
 def details_map(trace: TraceLike, kind: Kind) -> dict[int, tuple[int, ...]]:
     """The details of all events of one kind, by their number."""
-    seqs, values = trace.details_of(kind)
+    seqs, values = trace.details_of(int(kind))
     return dict(zip(np.asarray(seqs).tolist(), values, strict=True))
 
 
@@ -118,6 +136,18 @@ def life(block: int, gen: int) -> str:
 
 
 __all__ = [
-    "IntArray", "Names", "TraceLike", "actor_of", "details_map", "gap_rows", "life", "named_detail", "row_of",
-    "rows_until", "site_of", "site_text",
-]  # fmt: skip
+    "Frozen",
+    "IntArray",
+    "Names",
+    "TraceLike",
+    "actor_of",
+    "details_map",
+    "frozen",
+    "gap_rows",
+    "life",
+    "named_detail",
+    "row_of",
+    "rows_until",
+    "site_of",
+    "site_text",
+]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
-from kvscope.inspector.source import IntArray, TraceLike, rows_until
+from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until
 from kvscope.traces.schema import EventArray, Kind
 
 
@@ -135,6 +135,7 @@ class Holder:
 
 def state_at(trace: TraceLike, seq: int) -> PoolState:
     """The pool just after event `seq` (before the first event for a smaller number, at the end for a larger one)."""
+    trace = frozen(trace)
     n, rows_of_seq = trace.num_blocks, rows_until(trace, seq)
     events = trace.events[:rows_of_seq]
     rows = block_rows(events, n)
@@ -184,6 +185,7 @@ def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
 
 def holders(trace: TraceLike, block: int, seq: int) -> list[Holder]:
     """Who holds a block just after event `seq`: table entries in the order taken, then leases."""
+    trace = frozen(trace)
     check_block(trace, block)
     events = trace.events[: rows_until(trace, seq)]
     rows = np.flatnonzero(events["block"] == block)

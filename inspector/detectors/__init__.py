@@ -1,0 +1,126 @@
+"""Detectors over a replay of the ledger: who they are, and running them over a trace.
+
+replay.py    the ledger: blocks, tables and steps as the events make them
+ledger.py    OWN REF FREE CONS     who holds what
+life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
+sharing.py   COW PUB INDEX EVICT LEASE    shared and published blocks
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvscope.inspector.detectors.base import Detector
+    from kvscope.inspector.detectors.replay import Ledger
+    from kvscope.inspector.findings import CheckResult
+    from kvscope.inspector.source import TraceLike
+
+DETECTOR_NAMES = (
+    "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "EVICT", "LEASE", "INIT", "TABLE", "SLOT",
+)  # fmt: skip
+
+
+def detector_types() -> dict[str, type[Detector]]:
+    """The detector classes by name, in the order of `DETECTOR_NAMES`."""
+    from kvscope.inspector.detectors import ledger, life, sharing
+
+    classes: tuple[type[Detector], ...] = (
+        ledger.Own, ledger.Ref, ledger.Free, ledger.Cons, life.Gen, life.Fence, sharing.Cow, sharing.Pub,
+        sharing.Index, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot,
+    )  # fmt: skip
+    return {c.name: c for c in classes}
+
+
+def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> CheckResult:
+    """Replay a trace under the detectors.
+
+    Raises:
+        UsageError: `only` names a detector that does not exist.
+    """
+    from kvscope.inspector.detectors.replay import Ledger, slots_written
+    from kvscope.inspector.findings import CheckResult
+    from kvscope.inspector.source import frozen, gap_rows
+
+    started = time.perf_counter()
+    types = detector_types()
+    wanted = list(types) if only is None else list(only)
+    unknown = [name for name in wanted if name not in types]
+    if unknown:
+        raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
+    trace = frozen(trace)
+    ledger = Ledger(trace)
+    detectors = [types[name](ledger) for name in wanted]
+    gaps = gap_rows(trace)
+    _replay(ledger, detectors, {row for row, _ in gaps})
+    kinds = set(trace.events["kind"].tolist())
+    idle = {d.name: " ".join(k.name for k in d.handlers()) for d in detectors if not kinds & set(d.handlers())}
+    return CheckResult(
+        findings=tuple(sorted(ledger.findings, key=lambda f: (f.seq, f.code))),
+        events=len(trace.events),
+        blocks=len(ledger.touched),
+        slots=slots_written(ledger),
+        detectors=tuple(d.name for d in detectors if d.name not in idle),
+        idle=tuple((name, f"the trace has no {kinds_wanted} events") for name, kinds_wanted in idle.items()),
+        notes=_notes(trace, ledger, gaps),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> None:
+    """Every event: first the detectors, then the ledger."""
+    from kvscope.inspector.detectors.life import Slot
+    from kvscope.inspector.detectors.replay import Handler, Row, chunks
+    from kvscope.inspector.state import BLOCK_KINDS
+
+    table: list[list[Handler]] = [[] for _ in range(256)]
+    for detector in detectors:
+        for kind, handler in detector.handlers().items():
+            table[kind].append(handler)
+    for number, apply in ledger.handlers().items():
+        table[number].append(apply)
+    slot = next((d for d in detectors if isinstance(d, Slot)), None)
+    block_kinds = frozenset(int(k) for k in BLOCK_KINDS)
+    blocks, num_blocks, nobody = ledger.blocks, ledger.num_blocks, ledger.nobody
+    touched = ledger.touched
+    for lo, hi in chunks(ledger.trace):
+        numbers = ledger.trace.seqs[lo:hi].tolist()
+        rows = map(Row._make, ledger.trace.events[lo:hi].tolist())
+        for i, (number, row) in enumerate(zip(numbers, rows, strict=True), lo):
+            ledger.seq = number
+            if i in gap_starts:
+                ledger.lose()
+            block = nobody
+            if row.kind in block_kinds:
+                if not 0 <= row.block < num_blocks:
+                    if slot is not None:
+                        slot.outside(row)
+                    continue
+                block = blocks[row.block]
+                touched.add(row.block)
+                if not block.known:
+                    ledger.unjudged += 1
+            for handler in table[row.kind]:
+                handler(row, block)
+    for detector in detectors:
+        detector.finish()
+
+
+def _notes(trace: TraceLike, ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
+    notes = []
+    if gaps:
+        lost = sum(n for _, n in gaps)
+        places = f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"
+        notes.append(
+            f"{lost:,} events are missing in {places}: {ledger.unjudged:,} events could not be judged, "
+            f"{ledger.unknown_blocks} of {ledger.num_blocks} blocks are still unknown at the end"
+        )
+    if not trace.clean:
+        notes.append(
+            "the trace was not closed by its writer: blocks that living sequences hold are not counted as leaks"
+        )
+    return tuple(notes)

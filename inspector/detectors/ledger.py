@@ -1,0 +1,250 @@
+"""Who holds what: OWN (ownership), REF (counts), FREE (free list), CONS (conservation and leaks)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvscope.inspector.detectors.base import Detector
+from kvscope.inspector.detectors.replay import FREE, QUARANTINED, UNPLACED, Block, Ledger, Row
+from kvscope.inspector.measures import series
+from kvscope.inspector.source import Names, life
+from kvscope.traces.schema import DETAIL_FIELDS, Kind, to_signed
+
+
+class Own(Detector):
+    """Every block has one state and named holders: no hand-out of a held block, no touch by a stranger."""
+
+    name, codes = "OWN", ("KV010", "KV014")
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+
+    def on_alloc(self, row: Row, block: Block) -> None:
+        if not block.known or not block.held:
+            return
+        holders = self._who(block)
+        self.ledger.find(
+            "KV014", row, f"{life(block.id, block.gen)} was handed out again, to {self._names(row.seq_id)}, while "
+            f"{holders} still held it", block, gen=block.gen,
+        )  # fmt: skip
+
+    def on_write(self, row: Row, block: Block) -> None:
+        if self.ledger.dead(row, block) or block.published or not block.known:
+            return
+        if (row.seq_id, row.lblock) not in block.entries:
+            self._foreign(row, block, "writes")
+
+    def on_share(self, row: Row, block: Block) -> None:
+        if block.known and (self.ledger.dead(row, block) or not block.held):
+            self._foreign(row, block, "takes a share of")
+
+    def on_release(self, row: Row, block: Block) -> None:
+        key = (row.seq_id, row.lblock)
+        if not block.known or key in block.entries or key in block.released or not block.held:
+            return  # a second release is REF's
+        if row.gen < 0 or row.gen == block.gen:
+            self._foreign(row, block, "releases")
+
+    def _foreign(self, row: Row, block: Block, verb: str) -> None:
+        self.ledger.find(
+            "KV010", row, f"{self._names(row.seq_id)} {verb} {life(block.id, row.gen)} as its block {row.lblock}, but "
+            f"its table does not hold it there: {self._who(block)} does", block,
+        )  # fmt: skip
+
+    def _who(self, block: Block) -> str:
+        held = [self._names(s) for s in block.holders] + [f"lease {i}" for i in block.leases]
+        return " and ".join(held) or "nobody"
+
+
+# How an operation changes the count of holders.
+_DELTA = {Kind.ALLOC: 1, Kind.SHARE: 1, Kind.HIT: 1, Kind.LEASE: 1, Kind.RELEASE: -1, Kind.UNLEASE: -1, Kind.WRITE: 0}
+
+
+class Ref(Detector):
+    """`ref` is table entries plus leases: the chain of counts has no break, and nobody is released twice."""
+
+    name, codes = "REF", ("KV004", "KV007")
+
+    def on_alloc(self, row: Row, block: Block) -> None:
+        if row.ref_before >= 0 and (row.ref_before, row.ref_after) != (0, 1):
+            self._lost(row, block, f"a hand-out counts {row.ref_before} -> {row.ref_after} instead of 0 -> 1")
+
+    def on_share(self, row: Row, block: Block) -> None:
+        self._chain(row, block)
+
+    on_hit = on_lease = on_write = on_share
+
+    def on_release(self, row: Row, block: Block) -> None:
+        key = (row.seq_id, row.lblock)
+        stale = 0 <= row.gen < block.gen
+        if block.known and (stale or key not in block.entries) and (stale or key in block.released or not block.held):
+            now = f"it is {life(block.id, block.gen)} by now" if stale else f"it has {block.ref} holders"
+            first = -1 if stale else block.released.get(key, block.story.get("released", -1))
+            self.ledger.find(
+                "KV004", row, f"a release of {life(block.id, row.gen)} (counted {row.ref_before} -> {row.ref_after}) "
+                f"without a holder: {now}" + (f", this one was released at seq {first} already" if first >= 0 else ""),
+                block, first_release=first,
+            )  # fmt: skip
+            return
+        self._chain(row, block)
+
+    def on_unlease(self, row: Row, block: Block) -> None:
+        if block.known and row.aux not in block.leases:
+            self.ledger.find("KV004", row, f"lease {row.aux} on {life(block.id, row.gen)} ends, but is not held", block)
+            return
+        self._chain(row, block)
+
+    def _chain(self, row: Row, block: Block) -> None:
+        if row.ref_before < 0 or (self.ledger.dead(row, block) and row.gen != block.gen):
+            return
+        if block.known and row.ref_before not in (block.ref, block.ref_other if block.ref_other >= 0 else block.ref):
+            self._lost(row, block, f"the count was {block.ref} after the event before, and is {row.ref_before} here")
+        elif row.ref_after - row.ref_before != _DELTA[Kind(row.kind)]:
+            what = Kind(row.kind).name.lower()
+            self._lost(row, block, f"a {what} counts {row.ref_before} -> {row.ref_after}")
+
+    def _lost(self, row: Row, block: Block, what: str) -> None:
+        previous = max((s for s in block.story.values() if s < self.ledger.seq), default=-1)
+        self.ledger.find("KV007", row, f"an update of the count of {life(block.id, row.gen)} is lost: {what}", block,
+                         previous=previous)  # fmt: skip
+
+
+class Free(Detector):
+    """The free list has no duplicates."""
+
+    name, codes = "FREE", ("KV003",)
+
+    def on_free(self, row: Row, block: Block) -> None:
+        if not block.known:
+            return
+        stale = 0 <= row.gen < block.gen
+        if stale or (block.place in (FREE, QUARANTINED) and not block.held):
+            now = f"it is {life(block.id, block.gen)} by now" if stale else f"it was {block.place} already"
+            self.ledger.find("KV003", row, f"{life(block.id, row.gen)} is put on the free list, but {now}", block)
+
+    def on_settle(self, row: Row, block: Block) -> None:
+        if block.known and (block.place != QUARANTINED or 0 <= row.gen < block.gen):
+            self.ledger.find(
+                "KV003", row, f"{life(block.id, row.gen)} leaves quarantine for the free list, but it was not in "
+                f"quarantine: it was {block.place if not block.held else 'held'}", block,
+            )  # fmt: skip
+
+    def on_quarantine(self, row: Row, block: Block) -> None:
+        if block.known and (block.place == FREE or 0 <= row.gen < block.gen):
+            self.ledger.find("KV003", row, f"{life(block.id, row.gen)} is quarantined, but was free already", block)
+
+
+class Cons(Detector):
+    """The states add up to the pool, the pool's own counters agree with its events, and nothing is left behind."""
+
+    name, codes = "CONS", ("KV005", "KV012")
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+        self._witnesses: list[tuple[int, Row]] = []
+        self._said: tuple[int, ...] | None = None
+
+    def on_free(self, row: Row, block: Block) -> None:
+        if block.known and block.entries and not 0 <= row.gen < block.gen:
+            where = "quarantine" if row.kind == Kind.QUARANTINE else "the free list"
+            holders = " and ".join(self._names(s) for s in block.holders)
+            self.ledger.find(
+                "KV012", row, f"{life(block.id, block.gen)} is counted twice: in {where} and in the table of {holders}",
+                block,
+            )  # fmt: skip
+
+    on_quarantine = on_free
+
+    def on_witness(self, row: Row, block: Block) -> None:
+        if self.ledger.unknown_blocks:
+            self.ledger.unjudged += 1
+        else:
+            self._witnesses.append((self.ledger.seq, row))
+        self._tables(row)
+
+    def _tables(self, row: Row) -> None:
+        """Compare the number of entries and the digest of all tables."""
+        detail = self.ledger.details[Kind.WITNESS].get(self.ledger.seq)
+        if detail is None or (self.ledger.unknown_tables and not all(s.known for s in self.ledger.sequences.values())):
+            return
+        fields = dict(zip(DETAIL_FIELDS[Kind.WITNESS], detail, strict=False))
+        wrong = (fields.get("table_entries", self.ledger.entries) - self.ledger.entries,
+                 int(fields.get("tables_digest", 0) not in (0, to_signed(self.ledger.digest))))  # fmt: skip
+        if any(wrong) and wrong != self._said:
+            self.ledger.find(
+                "KV012", row, f"the pool counts {fields['table_entries']} table entries, its events make "
+                f"{self.ledger.entries}" + ("" if wrong[0] else ", and they lead to other blocks"),
+            )  # fmt: skip
+        self._said = wrong if any(wrong) else None
+
+    def finish(self) -> None:
+        self._compare_counts()
+        self._leaks()
+
+    def _compare_counts(self) -> None:
+        """The pool's counters at each witness against the events' (which add up by construction)."""
+        if not self._witnesses:
+            return
+        measured = series(self.ledger.trace)
+        names = DETAIL_FIELDS[Kind.WITNESS][:6]
+        rows = np.searchsorted(measured.seq, [seq for seq, _ in self._witnesses])
+        made = np.stack([getattr(measured, name)[rows] for name in names], axis=1)
+        said: tuple[int, ...] = ()
+        for (seq, row), counted in zip(self._witnesses, made.tolist(), strict=True):
+            own = self.ledger.details[Kind.WITNESS].get(seq)
+            if own is None or len(own) < len(names):
+                continue
+            wrong = tuple(a - b for a, b in zip(own, counted, strict=False))
+            total = sum(own[: len(names)])
+            if total != self.ledger.num_blocks:
+                wrong = (*wrong, total)
+            if any(wrong) and wrong != said:
+                parts = [
+                    f"{n} {own[i]} (its events: {counted[i]})" for i, n in enumerate(names) if own[i] != counted[i]
+                ]
+                off = f"; they add up to {total}, the pool has {self.ledger.num_blocks}" if len(wrong) > 6 else ""
+                self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)
+            said = wrong if any(wrong) else ()
+
+    def _leaks(self) -> None:
+        for block in self.ledger.blocks:
+            if not block.known:
+                continue
+            for seq_id, lblock in block.entries:
+                self._leaked_entry(block, seq_id, lblock)
+            if self.ledger.trace.clean:
+                for lease_id, (_, _, since) in block.leases.items():
+                    if not self._over(since):
+                        continue
+                    self._leak(block, since, f"lease {lease_id} on {life(block.id, block.gen)} was never ended")
+                if not block.held and not block.published and block.place == UNPLACED and "released" in block.story:
+                    self._leak(block, block.story["released"], f"the last holder of {life(block.id, block.gen)} is "
+                               "gone, but it went neither to the free list nor to quarantine")  # fmt: skip
+                quarantined = block.story.get("quarantined", -1)
+                if block.place == QUARANTINED and not block.held and self._fence_passed(block, quarantined):
+                    self._leak(block, quarantined, f"{life(block.id, block.gen)} is still in quarantine, though the "
+                               "last step that used it has ended")  # fmt: skip
+
+    def _over(self, since: int) -> bool:
+        """Whether the step that a lease was taken for has ended (no step: whether the trace has)."""
+        return not self.ledger.open_steps and (self.ledger.begun < 0 or self.ledger.last_begin_seq > since)
+
+    def _fence_passed(self, block: Block, quarantined: int) -> bool:
+        return block.last_use <= self.ledger.completed and quarantined < self.ledger.last_step_seq
+
+    def _leaked_entry(self, block: Block, seq_id: int, lblock: int) -> None:
+        sequence = self.ledger.sequences[seq_id]
+        complete = self.ledger.trace.clean or sequence.ended < self.ledger.last_step_seq
+        if sequence.ended < 0 or not complete:
+            return
+        how = Kind(sequence.ended_kind).name.lower()
+        self._leak(
+            block, sequence.ended, f"{self._names(seq_id)} has ended ({how}, seq {sequence.ended}), but its block "
+            f"{lblock}, {life(block.id, block.gen)}, was never released", seq_id=seq_id,
+        )  # fmt: skip
+
+    def _leak(self, block: Block, seq: int, why: str, seq_id: int = -1) -> None:
+        row = self.ledger.row_at(seq)
+        self.ledger.find("KV005", row, why, block, seq=seq, seq_id=seq_id if seq_id >= 0 else row.seq_id, gen=block.gen)

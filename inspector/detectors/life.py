@@ -1,0 +1,209 @@
+"""Lives, steps and tables: GEN (dead lives), FENCE (steps), INIT (unwritten slots), TABLE (digests), SLOT (bounds)."""
+
+from __future__ import annotations
+
+from kvscope.inspector.detectors.base import Detector
+from kvscope.inspector.detectors.replay import FREE, QUARANTINED, Block, Ledger, Row, Sequence, mixed
+from kvscope.inspector.source import Names, life
+from kvscope.traces.schema import Kind, to_signed, unpack_range
+
+
+class Gen(Detector):
+    """No write into, read from or copy of a life that is over."""
+
+    name, codes = "GEN", ("KV001", "KV002")
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+        self._said: set[tuple[int, int, int]] = set()
+
+    def on_write(self, row: Row, block: Block) -> None:
+        if self.ledger.dead(row, block):
+            lo, hi = unpack_range(row.aux)
+            self.ledger.find("KV001", row, f"the write was issued after {_now(row, block)}", block,
+                             slot_lo=lo, slot_hi=hi)  # fmt: skip
+
+    def on_sched(self, row: Row, block: Block) -> None:
+        sequence = self.ledger.sequences.get(row.seq_id)
+        if sequence is None or not sequence.suspect or not sequence.known:
+            return
+        _, hi = unpack_range(row.aux)
+        for lblock, (b, gen) in sorted(sequence.table.items()):
+            found = self.ledger.blocks[b]
+            read = lblock * self.ledger.block_size < hi
+            if not read or not found.known or (found.gen == gen and found.place != FREE):
+                continue
+            if (row.seq_id, b, gen) not in self._said:
+                self._said.add((row.seq_id, b, gen))
+                slots = min(self.ledger.block_size, hi - lblock * self.ledger.block_size)
+                self.ledger.find(
+                    "KV002", row, f"the step of {self._names(row.seq_id)} reads its block {lblock}, {life(b, gen)}, "
+                    f"after {_now(row._replace(gen=gen), found)}", found, gen=gen, slot_lo=0, slot_hi=slots,
+                )  # fmt: skip
+
+    def on_cow(self, row: Row, block: Block) -> None:
+        source, gen, lo, hi = self.ledger.copy_of(row)
+        if 0 <= source < self.ledger.num_blocks:
+            found = self.ledger.blocks[source]
+            if self.ledger.dead(row._replace(gen=gen), found):
+                self._copied(row, found, gen, lo, hi, "was issued")
+
+    def on_copy_done(self, row: Row, block: Block) -> None:
+        source, gen = self.ledger.copies.get((row.block, row.gen), (-1, -1))
+        if source >= 0 and self.ledger.dead(row._replace(gen=gen), self.ledger.blocks[source]):
+            self._copied(row, self.ledger.blocks[source], gen, -1, -1, "ran")
+
+    def _copied(self, row: Row, source: Block, gen: int, lo: int, hi: int, verb: str) -> None:
+        ended = _now(row._replace(gen=gen), source)
+        why = f"the copy into {life(row.block, row.gen)} {verb} after {ended}"
+        self.ledger.find("KV002", row, why, source, gen=gen, slot_lo=lo, slot_hi=hi)
+
+
+def _now(row: Row, block: Block) -> str:
+    name = life(block.id, row.gen)
+    if 0 <= row.gen < block.gen:
+        return f"{name} had ended: it is {life(block.id, block.gen)} by now"
+    if block.place in (FREE, QUARANTINED):
+        return f"{name} had been released: it is {block.place}"
+    return f"the last holder of {name} was gone"
+
+
+class Fence(Detector):
+    """What a step uses is not handed out before the step has completed."""
+
+    name, codes = "FENCE", ("KV001", "KV013")
+
+    def on_alloc(self, row: Row, block: Block) -> None:
+        if not block.known or block.held or block.published:
+            return
+        if block.place == QUARANTINED:
+            self._early(row, block, "it is still in quarantine")
+        elif block.last_use > self.ledger.completed:
+            self._early(row, block, "the last step that used it has not completed")
+
+    def on_settle(self, row: Row, block: Block) -> None:
+        # The fence of the oldest open step passes just before its STEP_END is written.
+        if block.known and block.place == QUARANTINED and block.last_use > self.ledger.completed + 1:
+            self._early(row, block, "it leaves quarantine while a later step still uses it")
+
+    def on_step_end(self, row: Row, block: Block) -> None:
+        if not self.ledger.open_steps:
+            return
+        for write in self.ledger.open_steps[0].writes:
+            target = self.ledger.blocks[write.block]
+            if target.known and 0 <= write.gen < target.gen:
+                why = (
+                    f"the write was issued before {life(write.block, write.gen)} was freed, but landed (seq "
+                    f"{self.ledger.seq}) after the block was handed out again as {life(target.id, target.gen)}"
+                )
+                self.ledger.find(
+                    "KV001", self.ledger.row_at(write.seq), why, target, seq=write.seq, gen=write.gen,
+                    slot_lo=write.lo, slot_hi=write.hi, landed=self.ledger.seq,
+                )  # fmt: skip
+
+    def _early(self, row: Row, block: Block, why: str) -> None:
+        steps = [s.begin_seq for s in self.ledger.open_steps if s.ordinal == block.last_use]
+        self.ledger.find("KV013", row, f"{life(block.id, block.gen)} is reused too early: {why}", block, gen=block.gen,
+                         step_begin=steps[0] if steps else -1)  # fmt: skip
+
+
+class Init(Detector):
+    """No slot is read that was not written in its block's current life."""
+
+    name, codes = "INIT", ("KV009",)
+
+    def on_sched(self, row: Row, block: Block) -> None:
+        sequence = self.ledger.sequences.get(row.seq_id)
+        lo, hi = unpack_range(row.aux)
+        if sequence is None or not sequence.known:
+            return
+        size, full = self.ledger.block_size, True
+        start = max(lo, sequence.checked_to)
+        for lblock in range(start // size, (hi + size - 1) // size):
+            full = self._written(row, sequence, lblock, max(start - lblock * size, 0), min(hi - lblock * size, size))
+            if not full:
+                break
+        if full and lo <= sequence.checked_to:
+            sequence.checked_to = max(sequence.checked_to, hi)
+
+    def on_cow(self, row: Row, block: Block) -> None:
+        source, gen, lo, hi = self.ledger.copy_of(row)
+        if not 0 <= source < self.ledger.num_blocks or not 0 <= lo < hi <= self.ledger.block_size:
+            return
+        found = self.ledger.blocks[source]
+        missing = ((1 << hi) - (1 << lo)) & ~found.written
+        if missing and found.known and found.gen == gen:
+            self._unwritten(row, found, missing, f"the copy into {life(row.block, row.gen)}")
+
+    def _written(self, row: Row, sequence: Sequence, lblock: int, lo: int, hi: int) -> bool:
+        entry = sequence.table.get(lblock)
+        if entry is None or lo >= hi:
+            return entry is not None
+        found = self.ledger.blocks[entry[0]]
+        if not found.known or found.gen != entry[1]:
+            return False  # unknown, or a dead life: GEN's
+        missing = ((1 << hi) - (1 << lo)) & ~found.written
+        if missing:
+            self._unwritten(row, found, missing, "the step")
+            found.written |= missing  # said once
+        return not missing
+
+    def _unwritten(self, row: Row, block: Block, missing: int, reader: str) -> None:
+        lo = (missing & -missing).bit_length() - 1
+        hi = missing.bit_length()
+        self.ledger.find(
+            "KV009", row, f"{reader} reads slots [{lo}:{hi}] of {life(block.id, block.gen)}, of which "
+            f"{missing.bit_count()} were never written in this life", block, slot_lo=lo, slot_hi=hi, gen=block.gen,
+        )  # fmt: skip
+
+
+class Table(Detector):
+    """The table row that the worker used is the one that the events make."""
+
+    name, codes = "TABLE", ("KV018",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+        self._wrong: set[int] = set()
+
+    def on_sched(self, row: Row, block: Block) -> None:
+        detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
+        sequence = self.ledger.sequences.get(row.seq_id)
+        if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
+            return
+        digest, length = detail[0], detail[1]
+        made, have = self._digest(sequence, length), len(sequence.table)
+        if made == digest and length <= have:
+            self._wrong.discard(row.seq_id)
+        elif row.seq_id not in self._wrong:
+            self._wrong.add(row.seq_id)
+            how = (
+                f"{length} blocks, by the events it has {have}" if length != have else f"{length} blocks, not the same"
+            )
+            self.ledger.find("KV018", row, f"the worker's table of {self._names(row.seq_id)} has {how}")
+
+    def _digest(self, sequence: Sequence, length: int) -> int:
+        """The digest of the first `length` entries."""
+        if length == len(sequence.table):
+            return to_signed(sequence.digest)
+        words = (mixed(b, g, i) for i, (b, g) in sequence.table.items() if i < length)
+        return to_signed(sum(words))
+
+
+class Slot(Detector):
+    """Blocks and slots exist."""
+
+    name, codes = "SLOT", ("KV019",)
+
+    def on_write(self, row: Row, block: Block) -> None:
+        lo, hi = unpack_range(row.aux)
+        if not 0 <= lo < hi <= self.ledger.block_size:
+            self.ledger.find("KV019", row, f"a write of slots [{lo}:{hi}] of {life(block.id, row.gen)}: a block has "
+                             f"slots 0..{self.ledger.block_size - 1}", block, slot_lo=lo, slot_hi=hi)  # fmt: skip
+
+    def outside(self, row: Row) -> None:
+        """An event of a block that the pool does not have."""
+        self.ledger.find("KV019", row, f"{Kind(row.kind).name.lower()} of block {row.block}: the pool has blocks "
+                         f"0..{self.ledger.num_blocks - 1}")  # fmt: skip

@@ -1,0 +1,426 @@
+"""The replay core: what a pool must look like after each event, kept per block, per sequence and per step.
+
+Detectors look at an event *before* it is applied here. The ledger itself judges nothing: it follows the events as
+far as they make sense, so that one fault is not found again in everything that comes after it.
+
+    Block      entries: who holds it in which table; leases; the slots written in this life; place when unheld
+    Sequence   its table, whether it ended, up to where its reads are known to be written
+    Step       steps end in the order they began; the writes that each will land
+
+After lost events nothing is known: `known` is False until an event re-establishes the block or the sequence, and
+what is not known is not judged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from kvscope.inspector.findings import Finding
+from kvscope.inspector.source import TraceLike, details_map, rows_until
+from kvscope.traces.schema import Kind, unpack_range
+
+FREE, UNPLACED, QUARANTINED = "free", "unplaced", "quarantined"  # where an unheld, unpublished block is
+
+_WORD = (1 << 64) - 1
+
+
+class Row(NamedTuple):
+    """One event as plain ints; the field order is that of EVENT_DTYPE."""
+
+    t_ns: int
+    aux: int
+    step: int
+    block: int
+    gen: int
+    seq_id: int
+    lblock: int
+    ref_before: int
+    ref_after: int
+    fill: int
+    site: int
+    kind: int
+    reason: int
+    actor: int
+    tier: int
+
+
+@dataclass(slots=True)
+class Block:
+    """One physical block and its current life."""
+
+    id: int
+    gen: int = 0
+    known: bool = True
+    place: str = FREE
+    published: bool = False
+    ref: int = 0  # what the last event said
+    ref_other: int = -1  # what it is if the last, refused call was carried out all the same
+    entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (seq_id, lblock) -> since event
+    leases: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id -> (slot_lo, slot_hi, since event)
+    written: int = 0  # bit per slot
+    last_use: int = -1  # ordinal of the last step that used it, known once it is released
+    unbound_write: int = -1  # event of a write that no begun step has taken yet
+    released: dict[tuple[int, int], int] = field(default_factory=dict)  # entries that are gone -> release event
+    story: dict[str, int] = field(default_factory=dict)  # role -> event
+    published_as: tuple[int, ...] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a table or a lease holds it."""
+        return bool(self.entries or self.leases)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The sequences that hold it."""
+        return tuple(dict.fromkeys(seq_id for seq_id, _ in self.entries))
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One sequence and its block table."""
+
+    id: int
+    known: bool = True
+    table: dict[int, tuple[int, int]] = field(default_factory=dict)  # logical block -> (block, gen)
+    digest: int = 0
+    ended: int = -1  # event of its FINISH, ABORT or PREEMPT
+    ended_kind: int = -1
+    sched_seq: int = -1  # its last SCHED event
+    sched_step: int = -1  # ordinal of that step
+    checked_to: int = 0  # positions below are known to be written
+    suspect: bool = False  # a block of its table may be dead
+
+
+class PendingWrite(NamedTuple):
+    """A write that was issued and has not landed."""
+
+    block: int
+    gen: int
+    lo: int
+    hi: int
+    seq: int
+    seq_id: int
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step that has begun and not ended."""
+
+    ordinal: int
+    begin_seq: int
+    writes: list[PendingWrite] = field(default_factory=list)
+
+
+Handler = Callable[[Row, Block], None]
+
+
+class Ledger:
+    """Pool, tables and steps as the events so far make them."""
+
+    def __init__(self, trace: TraceLike) -> None:
+        self.trace = trace
+        self.block_size = trace.block_size
+        self.num_blocks = trace.num_blocks
+        self.full = (1 << trace.block_size) - 1
+        self.blocks = [Block(i) for i in range(trace.num_blocks)]
+        self.sequences: dict[int, Sequence] = {}
+        self.details = {k: details_map(trace, k) for k in (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS)}
+        self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT)}
+        self.seq = -1  # number of the event at hand
+        self.findings: list[Finding] = []
+        self.open_steps: deque[OpenStep] = deque()
+        self.begun = self.completed = -1  # ordinals of the last step that began, that ended
+        self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
+        self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
+        self.copies: dict[tuple[int, int], tuple[int, int]] = {}  # target life -> source life, until the copy has run
+        self.entries = 0
+        self.digest = 0
+        self.unknown_blocks = 0
+        self.unknown_tables = False
+        self.unjudged = 0
+        self.touched: set[int] = set()
+        self.ever_written = [0] * trace.num_blocks
+        self.nobody = Block(-1, known=False)
+
+    # -- what detectors ask and say ---------------------------------------------------------------------------------
+
+    def find(self, code: str, row: Row, why: str, block: Block | None = None, **more: int) -> None:
+        """Report a broken rule at the event at hand; `more` names related events, or slot_lo/slot_hi/seq/gen."""
+        seq = more.pop("seq", self.seq)
+        slots = {name: more.pop(name) for name in ("slot_lo", "slot_hi", "gen") if name in more}
+        seq_id = more.pop("seq_id", row.seq_id)
+        story = (block.story if block is not None else {}) | more
+        others = tuple(s for s in block.holders if s != seq_id) if block is not None else ()
+        if block is not None:
+            slots.setdefault("gen", row.gen if row.gen >= 0 else block.gen)
+        related = tuple((role, event) for role, event in story.items() if event >= 0)
+        where = block.id if block is not None else -1
+        related = tuple((role, event) for role, event in story.items() if event >= 0)
+        where = block.id if block is not None else -1
+        self.findings.append(
+            Finding(code, seq, row.step, why, block=where, seq_id=seq_id, others=others, related=related, **slots)
+        )
+
+    def dead(self, row: Row, block: Block) -> bool:
+        """Whether the life that the event speaks of is over: another one began, or the block is nobody's."""
+        if not block.known:
+            return False
+        if row.gen >= 0 and row.gen < block.gen:
+            return True
+        return (not block.held and not block.published) or block.place == FREE
+
+    def row_at(self, seq: int) -> Row:
+        """An earlier event."""
+        return Row._make(self.trace.events[rows_until(self.trace, seq) - 1].tolist())
+
+    def sequence(self, seq_id: int) -> Sequence:
+        """The record of a sequence; one that appears after lost events without an admission is not known."""
+        found = self.sequences.get(seq_id)
+        if found is None:
+            found = self.sequences[seq_id] = Sequence(seq_id, known=not self.unknown_tables)
+        return found
+
+    # -- the table of handlers ----------------------------------------------------------------------------------------
+
+    def handlers(self) -> dict[int, Handler]:
+        """What applying an event of each kind means."""
+        return {
+            Kind.ALLOC: self._alloc, Kind.SHARE: self._retain, Kind.HIT: self._retain, Kind.RELEASE: self._release,
+            Kind.FREE: self._free, Kind.SETTLE: self._free, Kind.QUARANTINE: self._quarantine,
+            Kind.WRITE: self._write, Kind.COMMIT: self._commit, Kind.PUBLISH: self._publish,
+            Kind.UNPUBLISH: self._unpublish, Kind.EVICT: self._unpublish, Kind.COW: self._cow,
+            Kind.COPY_DONE: self._copy_done, Kind.LEASE: self._lease, Kind.UNLEASE: self._unlease,
+            Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit, Kind.FINISH: self._ended,
+            Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
+            Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
+        }  # fmt: skip
+
+    def lose(self) -> None:
+        """Events were lost here: forget what can no longer be relied on."""
+        for block in self.blocks:
+            block.known = False
+        self.unknown_blocks = self.num_blocks
+        for sequence in self.sequences.values():
+            sequence.known = False
+        self.unknown_tables = True
+        self.issued.clear()
+        self.open_steps.clear()
+        self.completed = self.begun
+        self.copies.clear()
+
+    # -- applying ------------------------------------------------------------------------------------------------------
+
+    def _known(self, block: Block) -> None:
+        if not block.known:
+            block.known = True
+            self.unknown_blocks -= 1
+
+    def _alloc(self, row: Row, block: Block) -> None:
+        self._known(block)
+        for seq_id, _ in block.entries:  # a faulty hand-out: these tables now lead into another life
+            self.sequence(seq_id).suspect = True
+        block.gen = max(row.gen, block.gen) if row.gen >= 0 else block.gen + 1
+        block.ref, block.ref_other = row.ref_after, -1
+        block.entries, block.leases, block.released = {}, {}, {}
+        block.place, block.published, block.published_as = UNPLACED, False, None
+        block.written, block.last_use, block.unbound_write = 0, -1, -1
+        block.story = {"allocated": self.seq}
+        self._enter(row, block)
+
+    def _retain(self, row: Row, block: Block) -> None:
+        block.ref, block.ref_other = row.ref_after, -1
+        if row.kind == Kind.HIT:
+            block.published = True
+        block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
+        if block.place == QUARANTINED:
+            block.place = UNPLACED
+        self._enter(row, block)
+
+    def _enter(self, row: Row, block: Block) -> None:
+        """A table entry is there."""
+        key = (row.seq_id, row.lblock)
+        if key not in block.entries:
+            block.entries[key] = self.seq
+        block.released.pop(key, None)
+        sequence = self.sequence(row.seq_id)
+        self._drop(sequence, row.lblock)
+        life = (block.id, block.gen)
+        sequence.table[row.lblock] = life
+        self.entries += 1
+        self._digest(sequence, row.lblock, life, 1)
+        sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
+
+    def _drop(self, sequence: Sequence, lblock: int) -> None:
+        life = sequence.table.pop(lblock, None)
+        if life is not None:
+            self.entries -= 1
+            self._digest(sequence, lblock, life, -1)
+
+    def _digest(self, sequence: Sequence, lblock: int, life: tuple[int, int], sign: int) -> None:
+        word = sign * mixed(life[0], life[1], lblock)
+        sequence.digest = (sequence.digest + word) & _WORD
+        self.digest = (self.digest + word) & _WORD
+
+    def _release(self, row: Row, block: Block) -> None:
+        key = (row.seq_id, row.lblock)
+        sequence = self.sequence(row.seq_id)
+        since = block.entries.pop(key, None) if row.gen < 0 or row.gen == block.gen else None
+        if sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen):
+            self._drop(sequence, row.lblock)
+            sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
+        if since is None and block.known:
+            block.ref_other = row.ref_after  # refused by a sound pool, carried out by a faulty one
+            return
+        if row.seq_id in self.issued:  # what it gives back, no step of it will write
+            self.issued[row.seq_id] = [w for w in self.issued[row.seq_id] if w.block != block.id]
+        block.ref, block.ref_other = row.ref_after, -1
+        block.released[key] = self.seq
+        block.story["released"] = self.seq
+        if since is not None and since < sequence.sched_seq:
+            block.last_use = max(block.last_use, sequence.sched_step)
+        if row.ref_after == 0:
+            self._unheld(block)
+
+    def _unheld(self, block: Block) -> None:
+        if not block.known:
+            block.entries, block.leases = {}, {}
+            self._known(block)
+        block.place = UNPLACED
+
+    def _free(self, row: Row, block: Block) -> None:
+        for seq_id, _ in block.entries:
+            self.sequence(seq_id).suspect = True
+        if not block.known:
+            block.entries, block.leases, block.ref = {}, {}, 0
+            block.gen = max(block.gen, row.gen)
+            self._known(block)
+        if row.gen >= 0 and row.gen < block.gen:
+            return
+        block.place, block.published = FREE, False
+        block.story["freed"] = self.seq
+
+    def _quarantine(self, row: Row, block: Block) -> None:
+        self._free(row, block)
+        if row.gen < 0 or row.gen >= block.gen:
+            block.place = QUARANTINED
+            block.story["quarantined"] = block.story.pop("freed")
+
+    def _write(self, row: Row, block: Block) -> None:
+        lo, hi = unpack_range(row.aux)
+        if not 0 <= lo < hi <= self.block_size:
+            return
+        bits = (1 << hi) - (1 << lo)
+        self.ever_written[block.id] |= bits
+        if row.seq_id >= 0:
+            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id)
+            self.issued.setdefault(row.seq_id, []).append(write)
+        if row.gen >= 0 and row.gen < block.gen:
+            return
+        block.written |= bits
+        block.unbound_write = self.seq
+        block.story["last_write"] = self.seq
+
+    def _commit(self, row: Row, block: Block) -> None:
+        block.unbound_write = -1
+
+    def _publish(self, row: Row, block: Block) -> None:
+        if row.gen < 0 or row.gen >= block.gen:
+            block.published = True
+            block.story["published"] = self.seq
+            block.published_as = self.details[Kind.PUBLISH].get(self.seq)
+
+    def _unpublish(self, row: Row, block: Block) -> None:
+        if row.gen < 0 or row.gen >= block.gen:
+            block.published = False
+            block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
+            if row.kind == Kind.EVICT and not block.known:
+                self._unheld(block)
+
+    def _cow(self, row: Row, block: Block) -> None:
+        source, source_gen, lo, hi = self.copy_of(row)
+        if 0 <= lo < hi <= self.block_size:
+            block.written |= (1 << hi) - (1 << lo)
+            self.ever_written[block.id] |= (1 << hi) - (1 << lo)
+        block.story["copied"] = self.seq
+        self.copies[block.id, block.gen] = (source, source_gen)
+
+    def copy_of(self, row: Row) -> tuple[int, int, int, int]:
+        """(source block, its life, slot_lo, slot_hi) of a COW event."""
+        detail = self.details[Kind.COW].get(self.seq)
+        if detail is not None and len(detail) >= 4:
+            return detail[0], detail[1], detail[2], detail[3]
+        source_gen = self.blocks[row.aux].gen if 0 <= row.aux < self.num_blocks else -1
+        return row.aux, source_gen, 0, max(row.fill, 0)
+
+    def _copy_done(self, row: Row, block: Block) -> None:
+        self.copies.pop((block.id, row.gen), None)
+
+    def _lease(self, row: Row, block: Block) -> None:
+        lo, hi = (self.details[Kind.LEASE].get(self.seq) or (0, self.block_size))[:2]
+        block.leases[row.aux] = (lo, hi, self.seq)
+        block.ref, block.ref_other = row.ref_after, -1
+
+    def _unlease(self, row: Row, block: Block) -> None:
+        if block.leases.pop(row.aux, None) is None and block.known:
+            block.ref_other = row.ref_after
+            return
+        block.ref, block.ref_other = row.ref_after, -1
+        if row.ref_after == 0:
+            self._unheld(block)
+
+    def _admit(self, row: Row, block: Block) -> None:
+        sequence = self.sequence(row.seq_id)
+        if not sequence.known:
+            for lblock in list(sequence.table):
+                self._drop(sequence, lblock)
+            sequence.known = True
+        sequence.ended = sequence.ended_kind = -1
+        sequence.checked_to = 0
+
+    def _ended(self, row: Row, block: Block) -> None:
+        sequence = self.sequence(row.seq_id)
+        sequence.ended, sequence.ended_kind = self.seq, row.kind
+        self.issued.pop(row.seq_id, None)
+
+    def _step_begin(self, row: Row, block: Block) -> None:
+        self.begun += 1
+        self.open_steps.append(OpenStep(self.begun, self.seq))
+        self.last_begin_seq = self.last_step_seq = self.seq
+
+    def _sched(self, row: Row, block: Block) -> None:
+        sequence = self.sequence(row.seq_id)
+        sequence.sched_seq, sequence.sched_step = self.seq, self.begun
+        writes = self.issued.pop(row.seq_id, [])
+        if self.open_steps:
+            self.open_steps[-1].writes.extend(writes)
+        for write in writes:
+            self.blocks[write.block].unbound_write = -1
+
+    def _step_end(self, row: Row, block: Block) -> None:
+        if self.open_steps:
+            self.completed = self.open_steps.popleft().ordinal
+        self.last_step_seq = self.seq
+
+
+def mixed(block: int, gen: int, lblock: int) -> int:
+    """The word that one table entry adds to `schema.table_digest`."""
+    x = ((block | gen << 32) ^ (lblock + 1) * 0x9E3779B97F4A7C15) & _WORD
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
+    return x ^ (x >> 31)
+
+
+def chunks(trace: TraceLike, size: int = 65_536) -> list[tuple[int, int]]:
+    """Row ranges of a trace, so that only part of it stands in memory as Python ints."""
+    n = len(trace.events)
+    return [(lo, min(lo + size, n)) for lo in range(0, n, size)]
+
+
+def slots_written(ledger: Ledger) -> int:
+    """Distinct physical slots that were written or copied."""
+    return int(np.sum([bits.bit_count() for bits in ledger.ever_written], dtype=np.int64))

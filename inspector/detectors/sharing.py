@@ -1,0 +1,123 @@
+"""Shared blocks: COW (writes), PUB (publication), INDEX (prefix hits), EVICT, LEASE."""
+
+from __future__ import annotations
+
+from kvscope.inspector.detectors.base import Detector
+from kvscope.inspector.detectors.replay import Block, Ledger, Row
+from kvscope.inspector.source import Names, life
+from kvscope.traces.schema import Kind, unpack_range
+
+
+class Cow(Detector):
+    """A write needs one table holder, an unpublished block, and no lease over its slots."""
+
+    name, codes = "COW", ("KV006", "KV015")
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+
+    def on_write(self, row: Row, block: Block) -> None:
+        if not block.known or self.ledger.dead(row, block):
+            return
+        lo, hi = unpack_range(row.aux)
+        writer, name = self._names(row.seq_id), life(block.id, block.gen)
+        if block.published:
+            self.ledger.find("KV015", row, f"{writer} writes slots [{lo}:{hi}] of {name}, which is in the prefix index "
+                             "and immutable from then on", block, slot_lo=lo, slot_hi=hi)  # fmt: skip
+            return
+        if (row.seq_id, row.lblock) not in block.entries:
+            return  # a stranger: OWN's
+        others = [k for k in block.entries if k != (row.seq_id, row.lblock)]
+        leased = [i for i, (a, b, _) in block.leases.items() if a < hi and lo < b]
+        if others or leased:
+            held = [self._names(s) for s in dict.fromkeys(s for s, _ in others)] + [f"lease {i}" for i in leased]
+            self.ledger.find("KV006", row, f"{writer} writes slots [{lo}:{hi}] of {name} while "
+                             f"{' and '.join(held)} still held it", block, slot_lo=lo, slot_hi=hi)  # fmt: skip
+
+
+class Pub(Detector):
+    """A block is published when all its slots are written, and hit when those writes come first."""
+
+    name, codes = "PUB", ("KV016",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        kinds = set(ledger.trace.events["kind"].tolist())
+        self._ordered = bool({int(Kind.COMMIT), int(Kind.SCHED)} & kinds)  # else a write counts as done at once
+
+    def on_publish(self, row: Row, block: Block) -> None:
+        missing = self.ledger.full & ~block.written
+        if block.known and missing and not self.ledger.dead(row, block):
+            self.ledger.find("KV016", row, f"{life(block.id, block.gen)} is published with {missing.bit_count()} of "
+                             f"{self.ledger.block_size} slots not written", block)  # fmt: skip
+
+    def on_hit(self, row: Row, block: Block) -> None:
+        if not block.known or self.ledger.dead(row, block):
+            return
+        if not block.published:
+            self.ledger.find(
+                "KV016", row, f"a prefix hit on {life(block.id, block.gen)}, which is not published", block
+            )
+        elif self._ordered and block.unbound_write >= 0:
+            self.ledger.find(
+                "KV016", row, f"a prefix hit on {life(block.id, block.gen)} before the step that writes it has begun",
+                block, write=block.unbound_write,
+            )  # fmt: skip
+
+
+class Index(Detector):
+    """Every index entry leads to a live block that carries its content."""
+
+    name, codes = "INDEX", ("KV011",)
+
+    def on_alloc(self, row: Row, block: Block) -> None:
+        if block.known and block.published and not block.held:
+            self.ledger.find("KV011", row, f"{life(block.id, block.gen)} is handed out while the prefix index still "
+                             "leads to it", block, gen=block.gen)  # fmt: skip
+
+    def on_publish(self, row: Row, block: Block) -> None:
+        if self.ledger.dead(row, block):
+            self.ledger.find("KV011", row, f"{life(block.id, row.gen)} is published after its life was over", block)
+
+    def on_hit(self, row: Row, block: Block) -> None:
+        if not block.known:
+            return
+        if self.ledger.dead(row, block):
+            self.ledger.find("KV011", row, f"the prefix index leads to {life(block.id, row.gen)}, a life that is over",
+                             block)  # fmt: skip
+            return
+        found = self.ledger.details[Kind.HIT].get(self.ledger.seq)
+        if found is not None and block.published_as is not None and found != block.published_as:
+            self.ledger.find("KV011", row, f"the hit on {life(block.id, block.gen)} expects other tokens or another "
+                             "identity than it was published with", block)  # fmt: skip
+
+
+class Evict(Detector):
+    """Only unheld blocks are evicted."""
+
+    name, codes = "EVICT", ("KV020",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+
+    def on_evict(self, row: Row, block: Block) -> None:
+        if block.known and block.entries:
+            holders = " and ".join(self._names(s) for s in block.holders)
+            self.ledger.find("KV020", row, f"{life(block.id, block.gen)} is evicted while {holders} holds it", block)
+
+
+class Lease(Detector):
+    """What a lease holds is neither freed nor evicted."""
+
+    name, codes = "LEASE", ("KV017",)
+
+    def on_free(self, row: Row, block: Block) -> None:
+        if block.known and block.leases and not block.entries and not 0 <= row.gen < block.gen:
+            lease_id, (lo, hi, since) = next(iter(block.leases.items()))
+            verb = Kind(row.kind).name.lower()
+            self.ledger.find("KV017", row, f"{verb} of {life(block.id, block.gen)} under lease {lease_id} of slots "
+                             f"[{lo}:{hi}]", block, lease=since)  # fmt: skip
+
+    on_quarantine = on_evict = on_free
