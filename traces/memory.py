@@ -15,7 +15,8 @@ from kvscope.traces.rows import ROW_BYTES, RowWriter, events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sink import Details, PoolFacts, Site
 
-_CHUNK_ROWS = 4096
+_FIRST_ROWS = 512
+_MOST_ROWS = 1 << 15
 
 
 class MemoryRecorder(RowWriter):
@@ -154,6 +155,8 @@ class MemoryRecorder(RowWriter):
 
     def _add_chunk(self) -> None:
         # A full chunk stays where it is: another thread may still be writing rows that it has claimed there.
-        self._attach(bytearray(_CHUNK_ROWS * ROW_BYTES), 0, _CHUNK_ROWS)
+        # Each begins at a multiple of its own length, so that a row's slot is its seq modulo that length.
+        rows = min(max(self._limit, _FIRST_ROWS), _MOST_ROWS)
+        self._attach(bytearray(rows * ROW_BYTES), 0, rows)
         self._chunks.append(self._rows)
-        self._limit += _CHUNK_ROWS
+        self._limit += rows

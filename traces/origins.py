@@ -33,11 +33,15 @@ class Origins:
         clock: nanoseconds, monotonic.
     """
 
+    # What each row reads lies in slots: an instance with more than 30 attributes loses CPython's fast path to them.
+    __slots__ = ("__dict__", "__weakref__", "_clock", "_clock_start", "_local", "_origin", "_shallow", "_skipped", "_t")
+
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
         if record not in STACK_DEPTH:
             raise UsageError(f"record is 'trace' or 'sanitize', got {record!r}")
         self.record = record
         self._depth = STACK_DEPTH[record]
+        self._shallow = self._depth == 1
         self._clock = clock
         self._clock_start = clock()
         self._step = -1
@@ -47,8 +51,8 @@ class Origins:
         self._actor_list: list[str] = ["unknown"]
         self._site_numbers: dict[tuple[Frame, ...], int] = {}
         self._actor_numbers: dict[str, int] = {}
-        # Call sites by the identity of their code objects (hashing one by value costs more than the row) and the
-        # instruction; `_pinned` keeps those code objects alive, so that an identity is never used twice.
+        # Call sites by address: a code object holds its bytecode (CPython 3.11 and later), so `id(code) + f_lasti` is
+        # a place within it, unlike any other. `_pinned` keeps these objects alive: no address is used twice.
         self._site_cache: dict[Any, int] = {}
         self._pinned: dict[int, Any] = {}
         # Per thread, `known`: call site -> packed origin for the current step; renewed whenever the step changes.
@@ -81,9 +85,9 @@ class Origins:
         skipped = self._skipped
         while frame is not None and frame.f_code.co_filename in skipped:
             frame = frame.f_back
-        if self._depth == 1 and frame is not None:
+        if self._shallow and frame is not None:
             try:
-                self._origin = self._local.known[id(frame.f_code), frame.f_lasti]
+                self._origin = self._local.known[id(frame.f_code) + frame.f_lasti]
                 return
             except (AttributeError, KeyError):
                 pass
@@ -133,8 +137,8 @@ class Origins:
         while frame is not None and len(stack) < self._depth:
             stack.append(frame)
             frame = frame.f_back
-        pairs = tuple((id(f.f_code), f.f_lasti) for f in stack)
-        key: Any = pairs[0] if self._depth == 1 and stack else pairs
+        places = tuple(id(f.f_code) + f.f_lasti for f in stack)
+        key: Any = places[0] if self._shallow and stack else places
         known: dict[Any, bytes] = self._local.__dict__.setdefault("known", {})
         origin = known.get(key)
         if origin is None:

@@ -63,7 +63,6 @@ class TraceReader:
         self._sealed_end = 0  # seq after the last sealed row
         self._sealed_gaps: list[tuple[int, int]] = []
         self._sites_needed = self._actors_needed = 1
-        self._named = 0  # rows whose site and actor have been looked at
         self._count = 0
         self._end = 0
         self.refresh()
@@ -127,8 +126,10 @@ class TraceReader:
         self.live = hot.live
         self._read_segments(len(hot.seqs))
         fresh = hot.seqs >= self._sealed_end
-        self._place(self._sealed_count, events_of(hot.rows[fresh]), hot.seqs[fresh])
-        self._count = self._sealed_count + int(fresh.sum())
+        tail = events_of(hot.rows[fresh])
+        self._note_names(tail)
+        self._place(self._sealed_count, tail, hot.seqs[fresh])
+        self._count = self._sealed_count + len(tail)
         self._end = int(self._store_seqs[self._count - 1]) + 1 if self._count else 0
         self._details.set_hot(hot.details, self._sealed_end)
         self._details.add_late(self._late_file.poll())
@@ -164,6 +165,7 @@ class TraceReader:
                 )
                 if skip < 0:
                     self._sealed_gaps.append((self._sealed_end, first_seq))
+            self._note_names(events)
             self._details.add(first_seq, details)
             self._sealed_count += rows - max(skip, 0)
             self._sealed_end = first_seq + rows
@@ -180,12 +182,12 @@ class TraceReader:
         self._store[at : at + len(events)] = events
         self._store_seqs[at : at + len(events)] = seqs
 
+    def _note_names(self, events: EventArray) -> None:
+        if len(events):
+            self._sites_needed = max(self._sites_needed, int(events["site"].max()) + 1)
+            self._actors_needed = max(self._actors_needed, int(events["actor"].max()) + 1)
+
     def _read_names(self) -> None:
-        new = self._store[self._named : self._count]
-        if len(new):
-            self._sites_needed = max(self._sites_needed, int(new["site"].max()) + 1)
-            self._actors_needed = max(self._actors_needed, int(new["actor"].max()) + 1)
-        self._named = self._sealed_count
         put_sites(self._sites_file.poll(), self.sites, self._sites_needed)
         put_actors(self._actors_file.poll(), self.actors, self._actors_needed)
         self._facts_file.poll()

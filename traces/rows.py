@@ -61,6 +61,11 @@ _SATURATING = frozenset(("ref_before", "ref_after"))
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+@functools.cache
+def _iota(length: int) -> npt.NDArray[np.int64]:
+    return np.arange(length, dtype=np.int64)
+
+
 def events_of(rows: npt.NDArray[np.void]) -> EventArray:
     """Buffer rows as EVENT_DTYPE rows (a copy)."""
     events = np.empty(len(rows), EVENT_DTYPE)
@@ -95,6 +100,8 @@ class RowWriter(Origins):
     Values of `ref_before` and `ref_after` saturate at 32,767; other columns hold what their width holds.
     """
 
+    __slots__ = ("_buffer", "_limit", "_mask", "_next", "_pack")
+
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(record, clock)
         self.clipped = 0  # rows with a value that its column could not hold
@@ -104,6 +111,7 @@ class RowWriter(Origins):
         self._buffer: Any = None
         self._rows: npt.NDArray[np.void] = np.empty(0, ROW_DTYPE)
         self._raw: npt.NDArray[np.void] = np.empty(0, f"V{ROW_BYTES}")
+        self._columns: dict[str, npt.NDArray[Any]] = {}
         self._iota: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._pack = ROW.pack_into
         self._guarded = not gil_enabled()
@@ -115,9 +123,10 @@ class RowWriter(Origins):
         """Use `capacity` slots of `buffer`, from byte `offset` on, as the ring."""
         self._buffer = memoryview(buffer)[offset : offset + capacity * ROW_BYTES]
         self._rows = np.frombuffer(self._buffer, ROW_DTYPE)
+        self._columns = {name: self._rows[name] for name in ROW_DTYPE.names or ()}
         self._raw = np.frombuffer(self._buffer, f"V{ROW_BYTES}")
         self._mask = capacity - 1
-        self._iota = np.arange(capacity, dtype=np.int64)
+        self._iota = _iota(capacity)
 
     def emit(
         self,
@@ -218,23 +227,23 @@ class RowWriter(Origins):
             rows = rows if rows < self._mask + 1 - slot else self._mask + 1 - slot
             if rows > 0:
                 self._next = seq + rows
-                part = self._rows[slot : slot + rows]
+                raw, columns = self._raw, self._columns
             elif self._make_room(wanted):
                 continue
             else:
                 return -1
             first = seq if done == 0 else first
+            part = slice(slot, slot + rows)
             try:
-                self._raw[slot : slot + rows] = template
+                raw[part] = template
                 for name, array in arrays:
                     piece = array if rows == count else array[done : done + rows]
                     if name in _SATURATING:
-                        np.minimum(piece, _I16, out=part[name], casting="unsafe")
-                    else:
-                        part[name] = piece
+                        piece = np.minimum(piece, _I16)
+                    columns[name][part] = piece
             finally:
                 # Even when interrupted: a claimed row without its mark would hold up everything behind it.
-                np.add(self._iota[:rows], seq + 1, out=part["mark"])
+                columns["mark"][part] = self._iota[:rows] + (seq + 1)
             done += rows
         return first
 

@@ -98,18 +98,27 @@ def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
         names = set(batch.schema.names)
         for name in EVENT_DTYPE.names or ():
             if name in names:
-                into[name] = batch.column(name).to_numpy(zero_copy_only=False)
+                into[name] = _numbers(batch.column(name), EVENT_DTYPE[name])
             else:
                 into[name] = 0 if EVENT_DTYPE[name].kind == "u" else -1
         detail = batch.column("detail") if "detail" in names else None
         if detail is None or detail.null_count == len(detail):
             return _NO_DETAILS
-        starts = detail.offsets.to_numpy().astype(np.int64)
-        positions = np.flatnonzero(detail.is_valid().to_numpy(zero_copy_only=False))
+        starts = _numbers(detail.offsets, np.dtype("<i4")).astype(np.int64)
+        positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
         offsets = np.append(starts[positions], starts[positions[-1] + 1])
-        return positions, offsets, detail.values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        return positions, offsets, _numbers(detail.values, np.dtype("<i8"))
     except (pa.ArrowException, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
         raise ValueError(f"not a readable Arrow batch: {error}") from error
+
+
+def _numbers(column: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An Arrow column without nulls as an array, straight from its buffer (`to_numpy` would import pandas)."""
+    import pyarrow as pa
+
+    if column.null_count or column.type != pa.from_numpy_dtype(dtype):
+        raise ValueError(f"a column of {column.type} with {column.null_count} nulls where {dtype} is expected")
+    return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), column.offset * dtype.itemsize)
 
 
 _NO_DETAILS: DetailColumn = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -88,6 +88,10 @@ class EventSink(Protocol):
     """
 
     step: int
+
+    def skip_frames(self, files: Iterable[str]) -> None:
+        """Never name these files (a pool's own modules) as the call site of an operation."""
+        ...
 
     def begin(self) -> None:
         """Start an operation: one clock read, one call site and one actor, shared by the rows that follow."""
