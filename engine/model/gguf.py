@@ -189,8 +189,8 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: object) -> dict[str, G
     found: dict[str, tuple[tuple[int, ...], int, int, int]] = {}
     for _ in range(count):
         name, dims = cursor.string(), cursor.u32()
-        if name in found or not 1 <= dims <= _MAX_DIMS:
-            raise cursor.corrupt(f"tensor '{name[:60]}' appears twice or has {dims} dimensions")
+        if name in found or not name.isprintable() or not 1 <= dims <= _MAX_DIMS:
+            raise cursor.corrupt(f"tensor {name[:60]!r} appears twice, has {dims} dimensions or no printable name")
         shape = tuple(cursor.u64() for _ in range(dims))[::-1]
         kind, offset = cursor.u32(), cursor.u64()
         found[name] = (shape, kind, offset, _tensor_bytes(cursor, name, shape, kind))

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.model.weights import WeightSource, check_weights
+from kvscope.errors import ModelError
 
 
 class Attend(Protocol):
@@ -122,6 +123,9 @@ def rotary_frequencies(config: ModelConfig, factors: Tensor | None = None) -> Te
     Args:
         config: theta and scaling.
         factors: divisors [head_dim / 2], for scaling kind "factors".
+
+    Raises:
+        ModelError: the factors are of another number.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).to(torch.float32) / config.head_dim
     inv_freq = 1.0 / (config.rope_theta**exponents)
@@ -129,7 +133,9 @@ def rotary_frequencies(config: ModelConfig, factors: Tensor | None = None) -> Te
     if scaling is None:
         return inv_freq
     if scaling.kind == "factors":
-        return inv_freq if factors is None else inv_freq / factors
+        if factors is None or factors.shape != inv_freq.shape:
+            raise ModelError(f"model {config.name}: its rope_freqs are not one for each of {len(inv_freq)} frequencies")
+        return inv_freq / factors
     if scaling.kind == "linear":
         return inv_freq / scaling.factor
     # llama3: long waves are stretched by `factor`, short ones kept, those between blended.

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from kvscope.engine.model.config import read_json
+from kvscope.engine.model.text import one_line, read_json
 from kvscope.errors import ModelError
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -33,7 +33,7 @@ class SafetensorsWeights:
             lost = [name for name in wanted or () if name not in shapes]
             if lost:
                 raise ModelError(
-                    f"{path} has no tensor {lost[0]}, which the index places there; fetch the folder again"
+                    f"{path} has no tensor {one_line(lost[0])}, which the index places there; fetch the folder again"
                 )
             self._shapes.update(shapes)
             self._files.update(dict.fromkeys(shapes, path))
@@ -52,7 +52,7 @@ class SafetensorsWeights:
             with safe_open(path, framework="pt") as file:
                 tensor: torch.Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path}: tensor {name} cannot be read: {error}; fetch the file again") from None
+            raise ModelError(f"{path}: tensor {name} cannot be read: {one_line(error)}; fetch the file again") from None
         return tensor
 
     def rope_factors(self) -> torch.Tensor | None:
@@ -69,7 +69,9 @@ def _shards(folder: Path) -> dict[Path, list[str] | None]:
         shards: dict[Path, list[str] | None] = {}
         for tensor, file in mapping.items():
             if not isinstance(file, str) or Path(file).name != file:
-                raise ModelError(f"{index} places {tensor} in {file!r}, which is not a file name of this folder")
+                raise ModelError(
+                    f"{index} places {one_line(tensor)} in {file!r}, which is not a file name of this folder"
+                )
             names = shards.setdefault(folder / file, [])
             assert names is not None
             names.append(tensor)
@@ -118,5 +120,7 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
         )
     odd = [name for name, kind in kinds.items() if kind not in _FLOATS]
     if odd:
-        raise ModelError(f"{path}: tensor {odd[0]} is stored as {kinds[odd[0]]}; only {', '.join(_FLOATS)} are read")
+        raise ModelError(
+            f"{path}: tensor {one_line(odd[0])} is stored as {kinds[odd[0]]}; only {', '.join(_FLOATS)} are read"
+        )
     return shapes

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from kvscope.engine.model.chat import ChatTemplate
-from kvscope.engine.model.config import read_json
+from kvscope.engine.model.text import one_line, read_json, short
 from kvscope.errors import ModelError, UsageError
 
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -148,7 +148,7 @@ def tokenizer_from_folder(folder: Path, eos_ids: Sequence[int]) -> Tokenizer:
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the tokenizers library raises plain Exception
-        raise ModelError(f"{path} cannot be read as a tokenizer: {error}; fetch it again") from None
+        raise ModelError(f"{path} cannot be read as a tokenizer: {one_line(error)}; fetch it again") from None
     config_path = folder / "tokenizer_config.json"
     settings = read_json(config_path) if config_path.is_file() else {}
     source = settings.get("chat_template")
@@ -184,14 +184,14 @@ def tokenizer_from_gguf(name: str, fields: Mapping[str, Any], eos_ids: Sequence[
     kind = fields.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise ModelError(
-            f"model {name}: tokenizer kind '{kind}' in a GGUF file is not supported, only byte-level BPE ('gpt2'); "
+            f"model {name}: tokenizer kind {short(kind)} in GGUF is not supported, only 'gpt2' (byte-level BPE); "
             "use the model's safetensors folder with its tokenizer.json"
         )
     pre = str(fields.get("tokenizer.ggml.pre"))
     pre = _ALIASES.get(pre, pre)
     if pre not in _PRE_TOKENIZERS:
         raise ModelError(
-            f"model {name}: pre-tokenizer '{pre}' is not supported (only {', '.join(_PRE_TOKENIZERS)}); "
+            f"model {name}: pre-tokenizer {short(pre)} is not supported (only {', '.join(_PRE_TOKENIZERS)}); "
             "use the model's safetensors folder with its tokenizer.json"
         )
     backend = Backend(_bpe(name, fields, ignore_merges=pre == "llama-bpe"))
@@ -200,7 +200,8 @@ def tokenizer_from_gguf(name: str, fields: Mapping[str, Any], eos_ids: Sequence[
     backend.pre_tokenizer = _PRE_TOKENIZERS[pre]
     backend.decoder = decoders.ByteLevel()
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
-    for token, token_kind in zip(tokens, fields.get("tokenizer.ggml.token_type", ()), strict=False):
+    kinds = fields.get("tokenizer.ggml.token_type")
+    for token, token_kind in zip(tokens, kinds if isinstance(kinds, list) else (), strict=False):
         if token_kind in (_CONTROL, _USER_DEFINED):
             backend.add_tokens([AddedToken(token, special=token_kind == _CONTROL, normalized=False)])
     special = {which: _token(fields, tokens, which) for which in ("bos", "eos", "unknown", "padding")}
@@ -208,7 +209,7 @@ def tokenizer_from_gguf(name: str, fields: Mapping[str, Any], eos_ids: Sequence[
     if bos and fields.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe"):
         bos_id = int(fields["tokenizer.ggml.bos_token_id"])
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, bos_id)]
+            single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, bos_id)]
         )
     source = fields.get("tokenizer.chat_template")
     names = {"bos_token": bos, "eos_token": special["eos"], "unk_token": special["unknown"]}
@@ -225,7 +226,7 @@ def _token(fields: Mapping[str, Any], tokens: Sequence[str], which: str) -> str:
 
 def _bpe(name: str, fields: Mapping[str, Any], *, ignore_merges: bool) -> models.BPE:
     tokens, merges = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.merges")
-    if not isinstance(tokens, list) or not isinstance(merges, list) or not tokens:
+    if not isinstance(tokens, list) or not isinstance(merges, list) or not all(isinstance(t, str) for t in tokens):
         raise ModelError(f"model {name}: its GGUF file has no vocabulary or no merges; fetch it again")
     vocab = {token: index for index, token in enumerate(tokens)}
     # No byte is written as a space in this alphabet, so the one space in a merge parts its two sides.
@@ -236,4 +237,6 @@ def _bpe(name: str, fields: Mapping[str, Any], *, ignore_merges: bool) -> models
     try:
         return models.BPE(vocab, pairs, ignore_merges=ignore_merges)
     except Exception as error:  # noqa: BLE001 - the tokenizers library raises plain Exception
-        raise ModelError(f"model {name}: its GGUF vocabulary makes no tokenizer: {error}; fetch it again") from None
+        raise ModelError(
+            f"model {name}: its GGUF vocabulary makes no tokenizer: {one_line(error)}; fetch it again"
+        ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.model.gguf import GgufFile
+from kvscope.engine.model.text import one_line
 from kvscope.errors import ModelError
 
 
@@ -133,10 +134,16 @@ def check_weights(config: ModelConfig, source: WeightSource) -> None:
     Raises:
         ModelError: a tensor is missing, has another shape, or is one that this model would silently ignore.
     """
-    expected, found = expected_shapes(config), source.shapes
+    found = source.shapes
+    if config.num_layers > len(found):  # before a list of their names is made: a corrupt count may be billions
+        raise ModelError(
+            f"{source.place}: its config asks for {config.num_layers:,} layers but there are {len(found)} tensors; "
+            "the file is incomplete or of another model"
+        )
+    expected = expected_shapes(config)
     missing = [name for name in expected if name not in found]
     if missing:
-        raise ModelError(f"{source.place}: {_count(missing)} missing; the file is incomplete or of another model")
+        raise ModelError(f"{source.place}: {_say(missing, 'missing')}; the file is incomplete or of another model")
     for name, shape in expected.items():
         if tuple(found[name]) != shape:
             raise ModelError(
@@ -145,10 +152,8 @@ def check_weights(config: ModelConfig, source: WeightSource) -> None:
             )
     unknown = [name for name in found if name not in expected and not _ignorable(config, name)]
     if unknown:
-        raise ModelError(
-            f"{source.place}: {_count(unknown)} unknown to a {config.num_layers}-layer {config.architecture}; "
-            "the model has parts that are not supported"
-        )
+        what = f"unknown to a {config.num_layers}-layer {config.architecture}"
+        raise ModelError(f"{source.place}: {_say(unknown, what)}; the model has parts that are not supported")
 
 
 def _ignorable(config: ModelConfig, name: str) -> bool:
@@ -156,6 +161,6 @@ def _ignorable(config: ModelConfig, name: str) -> bool:
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
-def _count(names: Iterable[str]) -> str:
-    names = list(names)
-    return f"tensor {names[0]} is" if len(names) == 1 else f"{len(names)} tensors are (first: {names[0]})"
+def _say(names: list[str], what: str) -> str:
+    first = one_line(names[0])
+    return f"tensor {first} is {what}" if len(names) == 1 else f"{len(names)} tensors are {what} (first: {first})"

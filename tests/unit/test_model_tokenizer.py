@@ -242,7 +242,7 @@ def test_lone_surrogates_are_refused() -> None:
     ("change", "says"),
     [
         ({"tokenizer.ggml.model": "llama"}, "tokenizer kind 'llama'"),
-        ({"tokenizer.ggml.model": None}, "tokenizer kind 'None'"),
+        ({"tokenizer.ggml.model": None}, "tokenizer kind None"),
         ({"tokenizer.ggml.pre": "deepseek-coder"}, "pre-tokenizer 'deepseek-coder'"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
         ({"tokenizer.ggml.merges": ["nospace"]}, "broken merges"),
