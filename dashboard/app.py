@@ -1,0 +1,94 @@
+"""The dashboard's entry script: navigation, sidebar and the time bar of every page. Run by `launch.command`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+import streamlit as st
+from PIL import Image
+
+from kvscope.dashboard import markup, session, sidebar, timebar
+from kvscope.dashboard.palette import BLUE, ORANGE, SKY
+from kvscope.dashboard.views import biography, blocks, events, findings, overview, requests, sharing
+from kvscope.errors import KVScopeError
+
+log = logging.getLogger(__name__)
+
+PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
+    ("overview", "Overview", ":material/monitoring:", overview),
+    ("blocks", "Block map", ":material/grid_view:", blocks),
+    ("biography", "Block biography", ":material/history:", biography),
+    ("requests", "Requests", ":material/view_timeline:", requests),
+    ("sharing", "Sharing", ":material/account_tree:", sharing),
+    ("events", "Events", ":material/list:", events),
+    ("findings", "Findings", ":material/bug_report:", findings),
+)
+
+
+def main() -> None:
+    """Lay out one run: open the trace, put the place inside it, draw the chosen page."""
+    st.set_page_config(page_title="KVScope", page_icon=_icon(), layout="wide")
+    st.html(markup.STYLE)
+    st.logo(markup.logo([BLUE] * 4 + [ORANGE] + [BLUE] * 2 + [SKY] * 2), size="large")
+    begun = session.start()
+    session.adopt_url()
+    pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
+             for key, title, icon, module in PAGES}  # fmt: skip
+    st.session_state["pages"] = pages
+    chosen = st.navigation(list(pages.values()))
+    _follow_page_link(pages)
+    try:
+        name, path = session.find(st.session_state.get("trace"), begun.traces)
+        st.session_state["view"] = view = session.open_view(name, path)
+        st.session_state["place"] = place = session.place_in(view, begun)
+        sidebar.show(view, begun.traces)
+        if len(view.events):
+            timebar.show(view, place)
+        chosen.run()
+        session.publish_url(view, place, begun.traces)
+    except KVScopeError as error:
+        sidebar.show_choice(begun.traces)
+        st.error(str(error), icon=":material/error:")
+    except Exception as error:
+        if type(error).__module__.startswith("streamlit"):  # its own control flow: rerun, stop, switch page
+            raise
+        log.exception("a page failed")
+        st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",
+                 icon=":material/error:")  # fmt: skip
+
+
+def _icon() -> Image.Image:
+    """Nine blocks, one of them shared: drawn here, since a named icon would be fetched from the internet."""
+    image = np.zeros((32, 32, 4), dtype=np.uint8)
+    for i in range(9):
+        top, left = 1 + 11 * (i // 3), 1 + 11 * (i % 3)
+        colour = ORANGE if i == 4 else BLUE
+        image[top : top + 8, left : left + 8] = [*(int(colour[k : k + 2], 16) for k in (1, 3, 5)), 255]
+    return Image.fromarray(image)
+
+
+def _page(module: ModuleType) -> Callable[[], None]:
+    def run() -> None:
+        view, place = st.session_state["view"], st.session_state["place"]
+        if len(view.events) == 0:
+            st.info("This trace holds no event yet: nothing was recorded, or its writer has only just begun.")
+            return
+        module.render(view, place)
+
+    return run
+
+
+def _follow_page_link(pages: dict[str, object]) -> None:
+    """`?page=blocks` in a link opens that page, whichever path the link has; the rest of the link was adopted."""
+    wanted = st.query_params.get("page")
+    if wanted is None:
+        return
+    if wanted in pages:
+        st.switch_page(pages[wanted])
+    del st.query_params["page"]
+
+
+main()

@@ -1,0 +1,46 @@
+"""The dashboard's own elements: the block map and the list of events.
+
+Each is registered once and mounted by key, so that its node outlives a change of its data. The scripts put text of
+a trace into the page as text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+_HERE = Path(__file__).parent
+_MAP = """<div class="map"><div class="area"><div class="labels"></div>
+<canvas tabindex="0" role="img"></canvas><div class="hovered" hidden></div><div class="picked" hidden></div>
+<div class="tip" hidden></div></div><div class="legend"></div></div>"""
+_ROWS = '<div class="rows"><table><thead></thead><tbody></tbody></table></div>'
+
+
+@st.cache_resource(show_spinner=False)
+def _renderer(name: str, html: str) -> Any:
+    css, js = ((_HERE / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    return st.components.v2.component(f"kvscope_{name}", html=html, css=css, js=js)
+
+
+def block_map(payload: bytes, *, key: str) -> int | None:
+    """Draw the map that `canvas.encode` wrote; returns the cell that was clicked just now, else None."""
+    result = _renderer("canvas", _MAP)(data=payload, key=key, on_picked_change=lambda: None)
+    return None if result.picked is None else int(result.picked)
+
+
+def event_list(
+    columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], current: int, *, height: int, key: str
+) -> int | None:
+    """A list of events, scrolled to the one numbered `current`; returns the number that was picked just now.
+
+    Args:
+        columns: (name, kind) with kind `number`, `text`, or `grow` for the column that takes the room.
+        rows: the cells of each event; the first is its number, None leaves a cell empty.
+    """
+    shape = [{"name": n, "kind": "text" if k == "grow" else k, "grow": k == "grow"} for n, k in columns]
+    data = {"columns": shape, "rows": [list(row) for row in rows], "current": current, "height": height}
+    result = _renderer("rows", _ROWS)(data=data, key=key, on_picked_change=lambda: None)
+    return None if result.picked is None else int(result.picked)

@@ -1,0 +1,283 @@
+"""Plotly figures from the inspector's arrays: pure functions, no Streamlit, at most 2,000 points a line.
+
+Colours are explicit, fonts and backgrounds are left to the page's theme, so one figure serves light and dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+from kvscope.dashboard.palette import CAUSES, FREE_FILL, GREEN, MUTED, ORANGE, PHASES, STATES
+from kvscope.inspector.lanes import Bar, Lane
+from kvscope.inspector.measures import Series, decimate
+
+MAX_POINTS = 2000
+MAX_MARKS = 400
+AXES = {"event": "event", "step": "step", "time": "time (s)"}
+_GRID = "rgba(123,135,148,0.18)"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One marker on the time axis: its cause (`preempt`, `evict`, `finding`), its event number, what it says."""
+
+    cause: str
+    seq: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One copy-on-write between two lanes, given by their names; the same name twice is a copy within a lane."""
+
+    seq: int
+    source: str
+    target: str
+    text: str
+
+
+def axis_values(series: Series, axis: str) -> npt.NDArray[Any]:
+    """The x value of every event on an `event`, `step` or `time` axis."""
+    if axis == "step":
+        return series.step
+    if axis == "time":
+        return (series.t_ns - (series.t_ns[0] if len(series) else 0)) * 1e-9
+    return series.seq
+
+
+def shown_rows(series: Series, axis: str, curves: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """The rows to draw: every peak and trough of every curve, at most MAX_POINTS, the same rows for all curves.
+
+    On the step axis only the last event of a step is drawn: one value for one step.
+    """
+    rows = np.arange(len(series), dtype=np.int64)
+    if axis == "step" and len(rows):
+        rows = rows[np.append(series.step[1:] != series.step[:-1], True)]
+    if len(rows) <= MAX_POINTS:
+        return rows
+    width = MAX_POINTS // (2 * len(curves)) - 1
+    picked = [decimate(rows, curve[rows], width)[0] for curve in curves]
+    return np.unique(np.concatenate([*picked, rows[:1], rows[-1:]]))
+
+
+def x_of(series: Series, axis: str, seq: int) -> float:
+    """Where event `seq` lies on the axis (the last event before it, where that one has no row)."""
+    row = min(max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0), max(len(series) - 1, 0))
+    return float(axis_values(series, axis)[row]) if len(series) else 0.0
+
+
+def occupancy(
+    series: Series, axis: str = "event", *, cursor: int | None = None, marks: Sequence[Mark] = ()
+) -> go.Figure:
+    """The pool by block state over time, stacked to its size, with causes above and the chosen event as a line."""
+    curves = [getattr(series, state.name) for state in STATES]
+    rows = shown_rows(series, axis, curves)
+    x = axis_values(series, axis)[rows]
+    figure = go.Figure()
+    for state, curve in zip(STATES, curves, strict=True):
+        fill = FREE_FILL if state.name == "free" else state.colour
+        figure.add_trace(
+            go.Scatter(
+                x=x, y=curve[rows], name=state.label, stackgroup="pool", mode="lines", fillcolor=fill,
+                line={"width": 0, "color": state.colour, "shape": "hv"},
+                hovertemplate="%{y} " + state.label + "<extra></extra>",
+            )
+        )  # fmt: skip
+    for cause, (colour, symbol) in CAUSES.items():
+        _add_marks(figure, series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
+    _layout(figure, height=340, x_title=AXES[axis], y_title="blocks")
+    figure.update_layout(hovermode="x unified")
+    figure.update_yaxes(range=[0, max(series.num_blocks, 1) * (1.1 if marks else 1.0)])
+    _cursor(figure, series, axis, cursor)
+    return figure
+
+
+def small_multiple(
+    series: Series, name: str, axis: str = "event", *, cursor: int | None = None, percent: bool = False,
+    colour: str = ORANGE, unit: str = "",
+) -> go.Figure:  # fmt: skip
+    """One measure of `series` by name over time; gaps stay gaps."""
+    values = np.asarray(getattr(series, name), dtype=np.float64)
+    rows = shown_rows(series, axis, [values])
+    y_format = ".0%" if percent else None
+    figure = go.Figure(
+        go.Scatter(
+            x=axis_values(series, axis)[rows], y=values[rows], mode="lines", name=name, connectgaps=False,
+            line={"color": colour, "width": 1.8, "shape": "hv"}, fill="tozeroy" if not unit else None,
+            hovertemplate="%{y:.1%}<extra></extra>" if percent else "%{y:,.4~g}" + unit + "<extra></extra>",
+        )
+    )  # fmt: skip
+    _layout(figure, height=190, x_title=AXES[axis], y_title=None)
+    figure.update_layout(hovermode="x", showlegend=False)
+    figure.update_yaxes(tickformat=y_format, rangemode="tozero", nticks=5, ticksuffix=unit)
+    _cursor(figure, series, axis, cursor)
+    return figure
+
+
+def block_tables(tables: Mapping[str, Sequence[tuple[int, int]]], refs: npt.NDArray[np.integer]) -> go.Figure:
+    """The block tables: a row for each sequence, a cell for each logical block; colour = how many tables hold it."""
+    names = list(tables)
+    width = max((len(row) for row in tables.values()), default=0)
+    z = np.full((len(names), width), np.nan)
+    text = np.full((len(names), width), "", dtype=object)
+    for i, name in enumerate(names):
+        for j, (block, gen) in enumerate(tables[name]):
+            z[i, j] = min(int(refs[block]), 4)
+            text[i, j] = f"b{block}#{gen}"
+    few = width * len(names) <= 900 and width <= 28
+    scale = ["#0072B2", "#F3B73E", "#E69F00", "#B87F00"]  # one table, two, three, four and more
+    steps = [(edge, colour) for i, colour in enumerate(scale) for edge in (i / 4, (i + 1) / 4)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=z, x=list(range(width)), y=names, text=text, texttemplate="%{text}" if few else None,
+            textfont={"size": 11}, colorscale=steps, zmin=0.5, zmax=4.5, showscale=False,
+            xgap=2, ygap=3, hoverongaps=False, hovertemplate="%{y} [%{x}] = %{text}<extra></extra>",
+        )
+    )  # fmt: skip
+    _layout(figure, height=max(120, 74 + 26 * len(names)), x_title="logical block", y_title=None)
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    figure.update_xaxes(showgrid=False, dtick=max(1, width // 20))
+    return figure
+
+
+def slot_strip(writers: Sequence[tuple[str, str]]) -> go.Figure:
+    """The slots of one life of a block, left to right: who wrote each, as (what hover says, colour)."""
+    slots = list(range(len(writers)))
+    figure = go.Figure(
+        go.Bar(
+            x=slots, y=[1] * len(slots), width=0.94, marker={"color": [colour for _, colour in writers]},
+            text=[str(i) for i in slots] if len(slots) <= 32 else None, textposition="inside",
+            insidetextanchor="middle", textangle=0, customdata=[said for said, _ in writers],
+            hovertemplate="slot %{x}: %{customdata}<extra></extra>",
+        )
+    )  # fmt: skip
+    _layout(figure, height=58, x_title=None, y_title=None)
+    figure.update_layout(margin={"l": 0, "r": 0, "t": 4, "b": 4}, showlegend=False, barcornerradius=4)
+    figure.update_xaxes(visible=False, range=[-0.5, len(slots) - 0.5])
+    figure.update_yaxes(visible=False, range=[0, 1])
+    return figure
+
+
+def lane_chart(
+    lanes: Sequence[Lane],
+    series: Series,
+    axis: str = "event",
+    *,
+    cursor: int | None = None,
+    arrows: Sequence[Arrow] = (),
+) -> go.Figure:
+    """One lane for each sequence: bars by phase, the blocks it held as a line below them, copies as arrows."""
+    figure = go.Figure()
+    start_ns = int(series.t_ns[0]) if len(series) else 0
+    for phase, colour in PHASES.items():
+        bars = [(i, lane.name, bar) for i, lane in enumerate(lanes) for bar in lane.bars if bar.phase == phase]
+        ends = [_bar_ends(bar, axis, start_ns) for _, _, bar in bars]
+        figure.add_trace(
+            go.Bar(
+                y=[i for i, _, _ in bars], x=[hi - lo for lo, hi in ends], base=[lo for lo, _ in ends], width=0.4,
+                offset=-0.36, orientation="h", name=phase, marker={"color": colour, "line": {"width": 0}},
+                customdata=[(name, bar.seq_lo, bar.seq_hi, bar.step_lo, bar.step_hi) for _, name, bar in bars],
+                hovertemplate="<b>%{customdata[0]}</b> " + phase + "<br>events %{customdata[1]:,} to "
+                "%{customdata[2]:,}, steps %{customdata[3]} to %{customdata[4]}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.add_trace(_held_line(lanes, series, axis, start_ns))
+    _add_arrows(figure, lanes, series, axis, arrows)
+    _layout(figure, height=110 + 34 * max(len(lanes), 1), x_title=AXES[axis], y_title=None)
+    figure.update_layout(barmode="overlay", hovermode="closest", barcornerradius=3)
+    figure.update_yaxes(
+        tickvals=list(range(len(lanes))), ticktext=[lane.name for lane in lanes], range=[len(lanes) - 0.4, -0.6],
+        showgrid=False,
+    )  # fmt: skip
+    _cursor(figure, series, axis, cursor)
+    return figure
+
+
+def _bar_ends(bar: Bar, axis: str, start_ns: int) -> tuple[float, float]:
+    if axis == "time":
+        return (bar.t0_ns - start_ns) * 1e-9, (bar.t1_ns - start_ns) * 1e-9
+    if axis == "step":
+        return float(bar.step_lo), float(bar.step_hi)
+    return float(bar.seq_lo), float(bar.seq_hi)
+
+
+def _held_line(lanes: Sequence[Lane], series: Series, axis: str, start_ns: int) -> go.Scatter:
+    """Blocks held, all lanes in one curve with breaks between them; each lane's room is 0.36 high."""
+    most = max((lane.max_held for lane in lanes), default=1) or 1
+    width = max(2, MAX_POINTS // (2 * max(len(lanes), 1)) - 2)
+    x: list[float | None] = []
+    y: list[float | None] = []
+    said: list[int | None] = []
+    for i, lane in enumerate(lanes):
+        keep, _ = decimate(np.arange(len(lane.held)), lane.held, width)
+        at = (lane.held_t_ns[keep] - start_ns) * 1e-9 if axis == "time" else lane.held_seq[keep]
+        if axis == "step":
+            at = np.asarray([x_of(series, axis, int(seq)) for seq in at])
+        x += [*at.tolist(), None]
+        y += [*(i + 0.44 - 0.34 * lane.held[keep] / most).tolist(), None]
+        said += [*lane.held[keep].tolist(), None]
+    return go.Scatter(
+        x=x, y=y, customdata=said, mode="lines", name=f"blocks held (up to {most})", connectgaps=False,
+        line={"color": MUTED, "width": 1.4, "shape": "hv"}, hovertemplate="%{customdata} blocks held<extra></extra>",
+    )  # fmt: skip
+
+
+def _add_arrows(figure: go.Figure, lanes: Sequence[Lane], series: Series, axis: str, arrows: Sequence[Arrow]) -> None:
+    if not arrows:
+        return
+    row = {lane.name: i for i, lane in enumerate(lanes)}
+    x = [x_of(series, axis, arrow.seq) for arrow in arrows]
+    figure.add_trace(
+        go.Scatter(
+            x=x, y=[row[arrow.target] - 0.16 for arrow in arrows], mode="markers", name="copy on write",
+            marker={"color": GREEN, "size": 9, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},
+            text=[arrow.text for arrow in arrows], hovertemplate="%{text}<extra></extra>",
+        )
+    )  # fmt: skip
+    for at, arrow in zip(x, arrows, strict=True):
+        if arrow.source != arrow.target:
+            figure.add_annotation(
+                x=at, y=row[arrow.target] - 0.16, ax=at, ay=row[arrow.source] - 0.16, xref="x", yref="y", axref="x",
+                ayref="y", showarrow=True, arrowhead=2, arrowsize=1.1, arrowwidth=1.6, arrowcolor=GREEN, standoff=5,
+                text="",
+            )  # fmt: skip
+
+
+def _add_marks(
+    figure: go.Figure, series: Series, axis: str, marks: Sequence[Mark], cause: str, colour: str, symbol: str
+) -> None:
+    if not marks:
+        return
+    shown = [marks[i] for i in np.unique(np.linspace(0, len(marks) - 1, MAX_MARKS).astype(int))]
+    name = cause if len(shown) == len(marks) else f"{cause} ({len(shown)} of {len(marks)} drawn)"
+    figure.add_trace(
+        go.Scatter(
+            x=[x_of(series, axis, mark.seq) for mark in shown], y=[series.num_blocks * 1.05] * len(shown), name=name,
+            mode="markers", marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 0}},
+            customdata=[mark.seq for mark in shown], text=[mark.text for mark in shown],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    )  # fmt: skip
+
+
+def _cursor(figure: go.Figure, series: Series, axis: str, cursor: int | None) -> None:
+    if cursor is not None and len(series):
+        figure.add_vline(x=x_of(series, axis, cursor), line={"color": MUTED, "width": 1.5, "dash": "dot"})
+
+
+def _layout(figure: go.Figure, *, height: int, x_title: str | None, y_title: str | None) -> None:
+    figure.update_layout(
+        height=height,
+        margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
+        dragmode="zoom",
+        uirevision="keep",
+    )
+    figure.update_xaxes(title={"text": x_title, "standoff": 6}, automargin=True, showgrid=False, zeroline=False)
+    figure.update_yaxes(title=y_title, automargin=True, gridcolor=_GRID, zeroline=False)

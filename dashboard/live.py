@@ -1,0 +1,81 @@
+"""Following a trace that is still being written: fragments that refresh once a second and keep their place on the page.
+
+Only elements whose DOM node survives a change of data are used here: metrics, the canvas, and Vega charts
+(Plotly's would be built anew at each refresh and lose zoom and hover).
+"""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from kvscope.dashboard.figures import shown_rows
+from kvscope.dashboard.palette import STATES
+from kvscope.dashboard.session import Place, TraceView, measured, open_view
+
+EVERY_S = 1.0
+POINTS = 600
+
+
+def follow_toggle(view: TraceView) -> bool:
+    """The `Follow` switch, there only while the trace is being written; whether it is on."""
+    if not view.live:
+        return False
+    return st.toggle("Follow", key="follow", help="Refresh once a second while the trace is being written")
+
+
+def _now() -> TraceView:
+    view: TraceView = st.session_state["view"]
+    fresh = open_view(view.name, view.path)
+    if not fresh.live:  # its writer is gone: the whole page changes
+        st.rerun()
+    return fresh
+
+
+@st.fragment(run_every=EVERY_S)
+def overview() -> None:
+    """The stat row and the pool over time, refreshed."""
+    from kvscope.dashboard.views.overview import stat_row
+
+    view = _now()
+    stat_row(view, findings=False)
+    st.caption(f"Following: {len(view.events):,} events so far. Findings are checked when Follow is off.")
+    st.altair_chart(occupancy_chart(view), key="live_occupancy", alt="Blocks by state over time, live")
+
+
+@st.fragment(run_every=EVERY_S)
+def block_map(mode: str) -> None:
+    """The block map at the newest event, refreshed."""
+    from kvscope.dashboard.views.blocks import draw
+
+    view = _now()
+    place: Place = st.session_state["place"]
+    draw(view, Place(view.last_seq, place.block), mode, findings=False)
+
+
+def occupancy_chart(view: TraceView) -> alt.Chart:
+    """The pool by state over events, stacked, as a Vega chart."""
+    series = measured(view)
+    rows = shown_rows(series, "event", [getattr(series, s.name) for s in STATES])
+    rows = rows[np.unique(np.linspace(0, len(rows) - 1, POINTS).astype(int))] if len(rows) else rows
+    frame = pd.concat(
+        [
+            pd.DataFrame(
+                {"event": series.seq[rows], "blocks": getattr(series, s.name)[rows], "state": s.label, "order": i}
+            )
+            for i, s in enumerate(STATES)
+        ]
+    )
+    scale = alt.Scale(domain=[s.label for s in STATES], range=[s.colour for s in STATES])
+    return (
+        alt.Chart(frame, height=360)
+        .mark_area(interpolate="step-after")
+        .encode(
+            x=alt.X("event:Q", title="event", scale=alt.Scale(nice=False)),
+            y=alt.Y("blocks:Q", stack=True, title="blocks", scale=alt.Scale(domain=[0, view.num_blocks])),
+            color=alt.Color("state:N", scale=scale, sort=None, legend=alt.Legend(orient="top", title=None)),
+            order=alt.Order("order:Q"),
+        )
+    )

@@ -1,0 +1,86 @@
+"""Small pieces of HTML that Streamlit has no element for, and the page's style sheet. All text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+STYLE = """<style>
+.stMainBlockContainer { padding: 2.4rem 2.2rem 3rem; max-width: 1560px; }
+[data-testid="stSidebarHeader"] { padding-bottom: 0.4rem; }
+.st-key-timebar { padding: 0.55rem 0.9rem 0.6rem; }
+.st-key-timebar [data-testid="stVerticalBlock"] { gap: 0.4rem; }
+.st-key-timebar [data-testid="stHorizontalBlock"] { flex-wrap: nowrap; }
+.st-key-timebar kbd, .st-key-timebar button [data-testid="stMarkdownContainer"] + span { display: none; }
+.kv-now { display: flex; flex-wrap: wrap; gap: 0.1rem 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+.kv-now span { opacity: 0.65; margin-left: auto; }
+.kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
+.kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 0.6rem; }
+.kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
+  padding: 0.5rem 0.75rem 0.55rem; min-width: 0; }
+.kv-stats dt { font-size: 0.78rem; opacity: 0.72; white-space: nowrap; }
+.kv-stats dd { margin: 0 !important; font-size: 1.32rem; font-weight: 600; line-height: 1.3; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+.kv-stats small { font-size: 0.74rem; font-weight: 400; opacity: 0.65; margin-left: 0.35rem; }
+.kv-stats .kv-alarm { border-color: #D55E00; box-shadow: inset 3px 0 0 #D55E00; }
+.kv-facts { display: grid; grid-template-columns: auto 1fr; gap: 0.28rem 0.9rem; font-size: 0.86rem; }
+.kv-facts dt { opacity: 0.65; }
+.kv-facts dd { margin: 0 !important; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.kv-chips { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; font-size: 0.85rem; }
+.kv-chips span { display: inline-flex; align-items: center; gap: 0.4rem; }
+.kv-log { display: grid; grid-template-columns: auto 1fr; gap: 0.3rem 0.9rem; font-size: 0.87rem; margin: 0; }
+.kv-log b { font-weight: 400; opacity: 0.6; text-align: right; font-variant-numeric: tabular-nums; }
+.kv-chips i { width: 14px; height: 14px; border-radius: 4px; display: inline-block; }
+</style>"""
+
+LOGO = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 150 30" width="150" height="30">
+<g>{cells}</g><text x="38" y="22" font-family="system-ui,sans-serif" font-size="20" font-weight="700"
+fill="#3B8EC4">KVScope</text></svg>"""
+
+
+def logo(colours: Sequence[str]) -> str:
+    """The project's mark as SVG: nine blocks in these colours, and its name, readable on light and dark."""
+    cells = "".join(
+        f'<rect x="{1 + 10 * (i % 3)}" y="{1 + 10 * (i // 3)}" width="8" height="8" rx="2" fill="{colour}"/>'
+        for i, colour in enumerate(colours)
+    )
+    return LOGO.format(cells=cells)
+
+
+def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str:
+    """A row of numbers: (label, value, small text after it, what hovering says); `alarm` stands out."""
+    shown = []
+    for label, value, small, said in cells:
+        mark = ' class="kv-alarm"' if label == alarm else ""
+        after = f"<small>{escape(small)}</small>" if small else ""
+        shown.append(
+            f'<div{mark} title="{escape(said, quote=True)}" data-stat="{escape(label, quote=True)}">'
+            f"<dt>{escape(label)}</dt><dd><span>{escape(value)}</span>{after}</dd></div>"
+        )
+    return f'<dl class="kv-stats">{"".join(shown)}</dl>'
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values in two columns."""
+    return '<dl class="kv-facts">' + "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in rows) + "</dl>"
+
+
+def chips(named: Iterable[tuple[str, str]]) -> str:
+    """A legend of (name, colour); colours come from the palette."""
+    found = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in named)
+    return f'<div class="kv-chips">{found}</div>'
+
+
+def log(lines: Iterable[tuple[int, str]]) -> str:
+    """Events as (number, words), one a line."""
+    return '<div class="kv-log">' + "".join(f"<b>{n:,}</b><span>{escape(said)}</span>" for n, said in lines) + "</div>"
+
+
+def now(said: str, where: str) -> str:
+    """The time bar's line: what the event is, and where it lies."""
+    return f'<div class="kv-now"><b>{escape(said)}</b><span>{escape(where)}</span></div>'
+
+
+def plain(text: str) -> str:
+    """Text of a trace for a Markdown element: no character of it is Markdown."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>()#+-.!|~$:^=" else c for c in text.replace("\n", " "))

@@ -1,0 +1,85 @@
+"""One block in words and pictures: who holds it, who wrote each slot, what happened to it. Shared by two pages."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvscope.dashboard import figures, markup
+from kvscope.dashboard.markup import plain
+from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
+from kvscope.dashboard.session import Place, TraceView, checked, go, names_of, pool_at
+from kvscope.inspector.biography import Life, biography
+from kvscope.inspector.source import Names
+from kvscope.inspector.state import Holder, holders
+
+NO_BAR = {"displayModeBar": False, "staticPlot": False}
+RECENT = 12
+
+
+def card(view: TraceView, place: Place) -> None:
+    """The picked block beside the map: state, holders, slots, what happened last."""
+    lives = biography(view, place.block, place.seq)
+    head(view, place, lives)
+    if not lives:
+        return
+    life = lives[-1]
+    slots(view, life)
+    st.markdown("**What happened last**")
+    recent = [event for event in life.events if event.seq <= place.seq][-RECENT:]
+    st.html(markup.log((event.seq, event.text) for event in reversed(recent)))
+    if st.button("Whole biography", icon=":material/history:", key="to_biography"):
+        go("biography")
+
+
+def head(view: TraceView, place: Place, lives: list[Life]) -> None:
+    """The block's name, its state at the chosen event, and who holds it."""
+    state = pool_at(view, place.seq)
+    block, gen = place.block, int(state.gen[place.block])
+    letter = BY_LETTER[state.letter(block)]
+    st.subheader(f"b{block}#{gen}" if gen else f"b{block}", anchor=False)
+    if not gen:
+        st.caption("Never handed out up to this event.")
+        return
+    names = names_of(view)
+    filled = f"{int(state.fill[block])} of {view.block_size} slots filled"
+    many = "1 life" if len(lives) == 1 else f"{len(lives)} lives"
+    said = [f"**{letter.label}**", f"ref {int(state.ref[block])}", filled, many]
+    if state.published[block]:
+        said.append("in the prefix index")
+    st.markdown(" · ".join(said))
+    held = holders(view, block, place.seq)
+    st.markdown("Held by " + "; ".join(_holder(h, names) for h in held) if held else "Held by nobody")
+    for finding in checked(view).findings:
+        if finding.block == block:
+            said = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"
+            st.error(said, icon=":material/bug_report:")
+            break
+
+
+def slots(view: TraceView, life: Life) -> None:
+    """The strip of slots, coloured by the sequence that wrote each last, with the names below."""
+    names = names_of(view)
+    writers = [("empty", FREE_FILL)] * view.block_size
+    said: dict[str, str] = {}
+    for found in life.slots:
+        name = names(found.seq_id) if found.seq_id >= 0 else "unknown"
+        colour = sequence_colour(found.seq_id)
+        others = [names(s) for s in found.writers if s != found.seq_id]
+        how = f"{name}, {'copied' if found.copied else 'written'} at event {found.seq:,}"
+        writers[found.slot] = (how + (f" (before: {', '.join(others)})" if others else ""), colour)
+        said.setdefault(name, colour)
+    st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}")
+    figure = figures.slot_strip(writers)
+    st.plotly_chart(figure, key=f"slots_{life.block}_{life.gen}", config=NO_BAR, alt="Slots by their last writer")
+    if said:
+        st.html(markup.chips(said.items()))
+    twice = [s.slot for s in life.slots if len(s.writers) > 1]
+    if twice:
+        st.warning(f"Written by more than one sequence: slots {', '.join(map(str, twice))}", icon=":material/edit:")
+
+
+def _holder(holder: Holder, names: Names) -> str:
+    if holder.kind == "lease":
+        return f"lease {holder.lease_id} over slots [{holder.slot_lo}:{holder.slot_hi}]"
+    return f"{plain(names(holder.seq_id))} as its block {holder.lblock}"

@@ -1,0 +1,85 @@
+"""The time bar of every page: which event the page shows, in words, and the ways to another one.
+
+Keys: J and K to the event before and after, Shift+J and Shift+K a whole step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from kvscope.dashboard import markup
+from kvscope.dashboard.numbers import count_text, duration_text
+from kvscope.dashboard.session import Place, TraceView, names_of, row_at
+from kvscope.dashboard.words import event_text
+
+
+def show(view: TraceView, place: Place) -> None:
+    """Draw the bar; a move changes the session's place before the page below it is drawn again."""
+    row = row_at(view, place.seq)
+    with st.container(border=True, key="timebar"):
+        buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
+        with buttons, st.container(horizontal=True, gap="xxsmall"):
+            _move(
+                "step_back",
+                ":material/first_page:",
+                "Shift+J",
+                "To the step before (Shift+J)",
+                _step_seq(view, row, -1),
+            )
+            _move("event_back", ":material/chevron_left:", "J", "To the event before (J)", _event_seq(view, row, -1))
+            _move("event_on", ":material/chevron_right:", "K", "To the next event (K)", _event_seq(view, row, 1))
+            _move("step_on", ":material/last_page:", "Shift+K", "To the next step (Shift+K)", _step_seq(view, row, 1))
+        st.session_state["seq_box"] = st.session_state["seq_slide"] = place.seq
+        with number:
+            st.number_input("Event", view.first_seq, view.last_seq, key="seq_box", on_change=_take,
+                            args=("seq_box",), label_visibility="collapsed")  # fmt: skip
+        with slide:
+            if view.last_seq > view.first_seq:
+                st.slider("Event in time", view.first_seq, view.last_seq, key="seq_slide", on_change=_take,
+                          args=("seq_slide",), label_visibility="collapsed")  # fmt: skip
+        _caption(view, row)
+
+
+def _caption(view: TraceView, row: int) -> None:
+    event = view.events[row]
+    since = (int(event["t_ns"]) - int(view.events["t_ns"][0])) * 1e-9
+    where = f"event {count_text(int(view.seqs[row]))} of {count_text(view.last_seq)}"
+    step = f"step {int(event['step'])}" if event["step"] >= 0 else "before the first step"
+    said = event_text(view, row, names_of(view))
+    st.html(markup.now(said, f"{where} · {step} · {duration_text(since)}"))
+
+
+def _move(key: str, icon: str, shortcut: str, text: str, target: int | None) -> None:
+    st.button(
+        "", key=key, icon=icon, shortcut=shortcut, help=text, disabled=target is None, on_click=_set, args=(target,)
+    )
+
+
+def _set(target: int | None) -> None:
+    if target is not None:
+        st.session_state["seq"] = target
+
+
+def _take(key: str) -> None:
+    value = st.session_state.get(key)
+    if value is not None:
+        st.session_state["seq"] = int(value)
+
+
+def _event_seq(view: TraceView, row: int, by: int) -> int | None:
+    return int(view.seqs[row + by]) if 0 <= row + by < len(view.seqs) else None
+
+
+def _step_seq(view: TraceView, row: int, by: int) -> int | None:
+    """The last event of the step before or after, so that what is shown is a finished step."""
+    steps = view.events["step"]
+    now = int(steps[row])
+    others = np.flatnonzero(steps < now) if by < 0 else np.flatnonzero(steps > now)
+    if not len(others):
+        last = len(steps) - 1
+        return int(view.seqs[last]) if by > 0 and row != last else None
+    if by < 0:
+        return int(view.seqs[others[-1]])
+    following = int(steps[others[0]])
+    return int(view.seqs[np.flatnonzero(steps == following)[-1]])

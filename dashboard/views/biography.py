@@ -1,0 +1,85 @@
+"""Block biography: the lives of one block as rows, each with its events in words, and who wrote which slot."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from kvscope.dashboard import story
+from kvscope.dashboard.component import event_list
+from kvscope.dashboard.session import Place, TraceView, go, names_of
+from kvscope.dashboard.words import short_site
+from kvscope.inspector.biography import Life, biography
+
+MAX_EVENTS = 2000
+
+
+def render(view: TraceView, place: Place) -> None:
+    """The page."""
+    _choice(view, place)
+    if place.block < 0:
+        st.info("Choose a block: type its number, or pick it on the block map.", icon=":material/touch_app:")
+        if st.button("To the block map", icon=":material/grid_view:"):
+            go("blocks")
+        return
+    lives = biography(view, place.block)
+    now = [life for life in lives if life.first_seq <= place.seq]
+    story.head(view, place, now)
+    if not lives:
+        st.info(f"Block {place.block} was never handed out in this trace.")
+        return
+    life = _lives(view, place, lives)
+    story.slots(view, life)
+    _events(place, life)
+
+
+def _choice(view: TraceView, place: Place) -> None:
+    st.session_state["block_box"] = None if place.block < 0 else place.block
+    st.number_input("Block", 0, view.num_blocks - 1, value=None, key="block_box", on_change=_take, width=160,
+                    placeholder=f"0..{view.num_blocks - 1}")  # fmt: skip
+
+
+def _take() -> None:
+    value = st.session_state.get("block_box")
+    st.session_state["block"] = -1 if value is None else int(value)
+
+
+def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:
+    """The lives as a table; the one that the chosen event lies in is shown below, or the one that is picked."""
+    names = names_of(view)
+    table = pd.DataFrame(
+        {
+            "life": [f"b{life.block}#{life.gen}" for life in lives],
+            "from event": [life.first_seq for life in lives],
+            "to event": [life.last_seq for life in lives],
+            "events": [len(life.events) for life in lives],
+            "most holders": [life.max_ref for life in lives],
+            "slots written": [len(life.slots) for life in lives],
+            "sequences": [", ".join(names(s) for s in life.sequences) for life in lives],
+            "ended by": [life.end or "still lasts" for life in lives],
+        }
+    )
+    current = max((i for i, life in enumerate(lives) if life.first_seq <= place.seq), default=0)
+    st.markdown("**Lives** (pick a row)")
+    picked = st.dataframe(
+        table, hide_index=True, key=f"lives_{place.block}", on_select="rerun", selection_mode="single-row",
+        height=min(35 * (len(lives) + 1) + 3, 213),
+    )  # fmt: skip
+    rows = picked["selection"]["rows"]
+    return lives[rows[0] if rows and rows[0] < len(lives) else current]
+
+
+def _events(place: Place, life: Life) -> None:
+    st.markdown(f"**What happened to b{life.block}#{life.gen}** (pick an event to go there)")
+    columns = (("event", "number"), ("step", "number"), ("what", "grow"), ("ref", "number"), ("where", "text"))
+    told = life.events
+    if len(told) > MAX_EVENTS:
+        st.caption(f"The last {MAX_EVENTS:,} of {len(told):,} events of this life.")
+        told = told[-MAX_EVENTS:]
+    rows = [
+        (e.seq, e.step if e.step >= 0 else None, e.text, e.ref if e.ref >= 0 else None, short_site(e.site))
+        for e in told
+    ]
+    picked = event_list(columns, rows, place.seq, height=520, key="life_events")
+    if picked is not None and picked != place.seq:
+        go(seq=picked)

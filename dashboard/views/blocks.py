@@ -1,0 +1,45 @@
+"""Block map: every block of the pool at the chosen event, and the picked block's story beside it."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvscope.dashboard import canvas, live, story
+from kvscope.dashboard.component import block_map
+from kvscope.dashboard.session import Place, TraceView, checked, go, names_of, owners_of, pool_at, tables_of
+
+_MODES = {"state": "State", "refcount": "References", "age": "Age", "owner": "Owner"}
+
+
+def render(view: TraceView, place: Place) -> None:
+    """The page."""
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
+                                        key="map_mode", required=True)  # fmt: skip
+            following = live.follow_toggle(view)
+        if following:
+            live.block_map(mode or "state")
+        else:
+            draw(view, place, mode or "state")
+    with right:
+        if place.block < 0:
+            st.info("Pick a block on the map: its life is told here.", icon=":material/touch_app:")
+        else:
+            story.card(view, place)
+
+
+def draw(view: TraceView, place: Place, mode: str, *, findings: bool = True) -> None:
+    """The map at `place.seq`; a click makes that block the session's."""
+    state, tables = pool_at(view, place.seq), tables_of(view, place.seq)
+    marked = [f.block for f in checked(view).findings if f.seq <= place.seq and f.block >= 0] if findings else []
+    names = {seq_id: names_of(view)(seq_id) for seq_id in tables}
+    payload = canvas.encode(
+        state, mode, owners=owners_of(tables), names=names, selected=place.block, marked=marked
+    )  # fmt: skip
+    cell = block_map(payload, key="block_map")
+    if cell is not None:
+        block = canvas.block_of(state, cell)
+        if block != place.block:
+            go(block=block)

@@ -1,0 +1,61 @@
+"""Events: the events around the chosen one in words, beside the state of the pool at that event."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from kvscope.dashboard import markup
+from kvscope.dashboard.component import event_list
+from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.palette import STATES
+from kvscope.dashboard.session import Place, TraceView, go, names_of, pool_at, row_at
+from kvscope.dashboard.views import blocks
+from kvscope.dashboard.words import event_text, short_site
+from kvscope.inspector.biography import kind_words
+from kvscope.inspector.source import site_text
+
+WINDOW = 50
+
+
+def render(view: TraceView, place: Place) -> None:
+    """The page."""
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        kinds = sorted({kind_words(int(k)) for k in np.unique(view.events["kind"])})
+        wanted = st.multiselect("Show only", kinds, key="event_kinds", placeholder="all kinds of events")
+        _table(view, place, set(wanted))
+    with right:
+        counts = pool_at(view, place.seq).counts
+        st.markdown("**The pool at this event**")
+        st.html(markup.stats((s.label, count_text(counts[s.name]), s.letter, s.meaning) for s in STATES))
+        blocks.draw(view, place, "state")
+
+
+def _table(view: TraceView, place: Place, wanted: set[str]) -> None:
+    here = row_at(view, place.seq)
+    rows = _window(view, here, wanted)
+    if not rows:
+        st.info("No event of these kinds in this trace.")
+        return
+    names = names_of(view)
+    columns = (("event", "number"), ("step", "number"), ("what", "grow"), ("where", "text"))
+    steps = view.events["step"]
+    told = [
+        (int(view.seqs[row]), int(steps[row]) if steps[row] >= 0 else None, event_text(view, row, names),
+         short_site(site_text(view, row)))
+        for row in rows
+    ]  # fmt: skip
+    picked = event_list(columns, told, place.seq, height=600, key="events_around")
+    if picked is not None and picked != place.seq:
+        go(seq=picked)
+
+
+def _window(view: TraceView, here: int, wanted: set[str]) -> list[int]:
+    """Up to WINDOW rows before and after `here`, of the wanted kinds (all for none)."""
+    if not wanted:
+        return list(range(max(0, here - WINDOW), min(len(view.events), here + WINDOW + 1)))
+    numbers = [int(k) for k in np.unique(view.events["kind"]) if kind_words(int(k)) in wanted]
+    rows = np.flatnonzero(np.isin(view.events["kind"], numbers))
+    middle = int(np.searchsorted(rows, here))
+    return rows[max(0, middle - WINDOW) : middle + WINDOW + 1].tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+"""Overview: the run in eight numbers, one big picture of the pool over time, and sharing and waste below it."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from kvscope.dashboard import figures, live, markup
+from kvscope.dashboard.figures import AXES, Mark
+from kvscope.dashboard.numbers import bytes_text, count_text, factor_text, ratio_text
+from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
+from kvscope.dashboard.session import Place, TraceView, checked, measured, names_of, summarised
+from kvscope.dashboard.words import event_text
+from kvscope.traces.schema import Kind
+
+PLOT_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
+_NO_BAR = {"displayModeBar": False}
+
+
+def render(view: TraceView, place: Place) -> None:
+    """The page."""
+    if live.follow_toggle(view):
+        live.overview()
+        return
+    stat_row(view)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown("**The pool over time**", width="content")
+        axis = axis_choice("axis")
+    picture = figures.occupancy(measured(view), axis, cursor=place.seq, marks=marks(view))
+    st.plotly_chart(picture, key="occupancy", config=PLOT_CONFIG, alt="Blocks by state over time, stacked")
+    for column, (title, name, options) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
+        with column:
+            st.markdown(f"**{title}**")
+            figure = figures.small_multiple(measured(view), name, axis, cursor=place.seq, **options)
+            st.plotly_chart(figure, key=f"small_{name}", config=_NO_BAR, alt=title)
+
+
+def axis_choice(key: str) -> str:
+    """The switch between an event, a step and a time axis."""
+    chosen = st.segmented_control("Time axis", list(AXES), default="event", key=key, required=True,
+                                  label_visibility="collapsed")  # fmt: skip
+    return chosen or "event"
+
+
+_SMALL = (
+    ("Sharing factor", "sharing_factor", {"colour": ORANGE, "unit": "×"}),
+    ("Blocks saved by sharing", "saved_blocks", {"colour": GREEN}),
+    ("Tail waste", "tail_waste", {"colour": PURPLE, "percent": True}),
+)
+
+
+def stat_row(view: TraceView, *, findings: bool = True) -> None:
+    """Eight numbers, each as `inspector.summary` has it; `findings` is False while a trace is followed."""
+    facts = summarised(view)
+    held, pool = facts["held_blocks"]["peak"], facts["geometry"]["num_blocks"]
+    found = len(checked(view).findings) if findings else None
+    use, sharing = facts["utilization"], facts["sharing_factor"]
+    copied = bytes_text(facts["cow_bytes"]) if facts["cow_bytes"] else ""
+    cells = (
+        ("Pool", count_text(pool), "blocks", "Blocks in the pool, reserved ones not counted."),
+        ("Peak held", count_text(held), "blocks", "The most blocks that tables or leases held at once."),
+        ("Utilization", ratio_text(use["mean"]), "",
+         f"Share of held memory that holds live tokens, mean over time. Peak {ratio_text(use['peak'])}."),
+        ("Sharing", factor_text(sharing["mean"]), "",
+         f"Table entries per distinct block, mean over time. Peak {factor_text(sharing['peak'])}."),
+        ("Prefix hits", ratio_text(facts["prefix_hit_rate"]), "", "Prompt tokens found in the prefix cache."),
+        ("COW copies", count_text(facts["cow_copies"]), copied, "Copies made before a write to a shared block."),
+        ("Preemptions", count_text(facts["preemptions"]), "", "Sequences that gave up their blocks, to be recomputed."),
+        ("Findings", count_text(found), "", "Broken rules: see the page Findings."),
+    )  # fmt: skip
+    st.html(markup.stats(cells, alarm="Findings" if found else ""))
+
+
+def marks(view: TraceView) -> list[Mark]:
+    """What stands above the picture: preemptions, evictions and findings, in order of events."""
+    names, kinds = names_of(view), view.events["kind"]
+    found = []
+    for cause, kind in (("preempt", Kind.PREEMPT), ("evict", Kind.EVICT)):
+        rows = np.flatnonzero(kinds == kind)
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, figures.MAX_MARKS).astype(int))] if len(rows) else rows
+        found += [Mark(cause, int(view.seqs[row]), event_text(view, int(row), names)) for row in rows.tolist()]
+    return found + [Mark("finding", f.seq, f"{f.code} {f.title}") for f in checked(view).findings]
