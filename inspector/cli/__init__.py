@@ -1,0 +1,109 @@
+"""The `kvscope` command: the table of its commands, and `main`.
+
+A command is one module of this folder and one line of `COMMANDS`. Modules import nothing heavy before their command
+runs. Exit codes: 0 good, 1 findings, 2 bad usage or input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import typer
+
+# name -> module of this folder : its function, or its Typer app for a command with commands of its own.
+# The order is that of `kvscope --help`.
+COMMANDS = {
+    "demo": "demo:demo",
+    "generate": "generate:generate",
+    "inspect": "inspect:inspect",
+    "check": "check:check",
+    "dashboard": "dashboard:dashboard",
+    "models": "models:app",
+    "faults": "faults:app",
+}
+
+
+def build() -> typer.Typer:
+    """The app with every command of the table."""
+    from importlib import import_module
+
+    import typer
+
+    app = typer.Typer(
+        name="kvscope", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
+
+    def version(wanted: bool) -> None:
+        if wanted:
+            from kvscope import __version__
+
+            typer.echo(f"kvscope {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def kvscope(
+        version: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Print the version."),
+    ) -> None:
+        """See, replay and debug the memory of paged LLM engines."""
+
+    for name, place in COMMANDS.items():
+        module, attribute = place.split(":")
+        command: Any = getattr(import_module(f"kvscope.inspector.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; every error is one line on standard error. Returns the exit code."""
+    import typer
+
+    from kvscope.errors import KVScopeError
+
+    try:
+        status = typer.main.get_command(build()).main(list(arguments), "kvscope", standalone_mode=False)
+        if status == 130:
+            return _interrupted()
+        return status if isinstance(status, int) else 0
+    except KVScopeError as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception as error:  # a usage error's class depends on the Typer version: known by what it offers
+        if not hasattr(error, "format_message"):
+            raise
+        return _usage(error)
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _fail(message: str, code: int = 2) -> int:
+    sys.stderr.write(f"kvscope: error: {' '.join(message.split())}\n")
+    return code
+
+
+def _interrupted() -> int:
+    sys.stderr.write("kvscope: interrupted\n")
+    return 130
+
+
+def _usage(error: Any) -> int:
+    message = error.format_message()
+    if not message or type(error).__name__ == "NoArgsIsHelpError":  # the help text was the answer
+        if message:
+            sys.stdout.write(message + "\n")
+        return 2
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context is not None else ""
+    return _fail(message.rstrip(".") + where)

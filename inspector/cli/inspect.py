@@ -1,0 +1,167 @@
+"""`kvscope inspect`: the measures of a run on one screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+ABSENT = "-"
+
+
+def inspect(
+    trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Show what a run did with its memory: pool, requests, waste, sharing, cache, evictions, trace health.
+
+    Means are time-weighted, peaks are over all events; a dash means that there is nothing to divide by.
+
+    Example: kvscope inspect run.kvtrace
+    """
+    from kvscope.inspector.measures import summary
+    from kvscope.traces import open_trace
+
+    measured = summary(open_trace(trace))
+    if as_json:
+        sys.stdout.write(json.dumps(measured, ensure_ascii=False) + "\n")
+        return
+    show(Console(highlight=False), str(trace), measured)
+
+
+def show(console: Console, name: str, m: dict[str, Any]) -> None:
+    """Print a summary as one table in sections."""
+    geometry, requests = m["geometry"], m["requests"]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    model = f"{geometry['model']}, " if geometry["model"] else ""
+    each, whole = size(geometry["block_bytes"]), size(geometry["pool_bytes"])
+    console.print(Text.assemble(("kvscope inspect ", "bold"), name))
+    console.print(
+        f"[dim]{model}{m['events']:,} events in {m['duration_s']:.2f} s; {geometry['num_blocks']:,} blocks of "
+        f"{geometry['block_size']} slots, {each} each, {whole} in all[/]"
+    )
+    _requests(table, m, requests)
+    _blocks(table, m, geometry)
+    _ratios(table, m)
+    _counts(table, m)
+    _times(table, m)
+    console.print(table)
+    _health(console, m["health"])
+
+
+def _section(table: Table, title: str, *heads: str) -> None:
+    cells = [Text(h, style="dim") for h in heads] + [Text("")] * (2 - len(heads))
+    table.add_row()
+    table.add_row(Text(title, style="bold cyan"), *cells, "")
+
+
+def _requests(table: Table, m: dict[str, Any], r: dict[str, Any]) -> None:
+    _section(table, "requests")
+    table.add_row("requests", number(r["requests"]), "", f"{r['sequences']} sequences, {r['forked']} of them forked")
+    ended = f"{r['aborted']} aborted" if r["aborted"] else ""
+    table.add_row("finished", number(r["finished"]), "", ended)
+    lengths = r["length_tokens"]
+    if lengths["count"]:
+        table.add_row("length P50", number(lengths["p50"]), "", f"tokens; P99 {number(lengths['p99'])}")
+    table.add_row("benefit ratio", number(m["benefit_ratio"], 2), "", "max_model_len / P50(length): does paging pay")
+
+
+def _blocks(table: Table, m: dict[str, Any], geometry: dict[str, Any]) -> None:
+    _section(table, "blocks", "peak", "mean")
+    notes = {"private": "one table entry", "shared": "more than one", "in_transit": "held by leases alone",
+             "cached": "unheld, content kept", "quarantined": "unheld, an open step uses it", "free": ""}  # fmt: skip
+    for name, note in notes.items():
+        values = m["blocks"][name]
+        table.add_row(name.replace("_", " "), number(values["peak"]), number(values["mean"], 1), note)
+    held = m["held_blocks"]
+    share = f"{100 * held['peak'] / geometry['num_blocks']:.0f} % of the pool at the peak" if held["peak"] else ""
+    table.add_row("held", number(held["peak"]), number(held["mean"], 1), share)
+
+
+def _ratios(table: Table, m: dict[str, Any]) -> None:
+    _section(table, "waste and sharing", "peak", "mean")
+    for name, note in (
+        ("tail_waste", "unfilled slots in held blocks"),
+        ("utilization", "live tokens / held memory"),
+        ("pool_utilization", "live tokens / whole pool"),
+    ):
+        table.add_row(name.replace("_", " "), percent(m[name]["peak"]), percent(m[name]["mean"]), note)
+    table.add_row("external fragmentation", percent(m["external_fragmentation"]), "", "a paged pool has none")
+    factor, saved = m["sharing_factor"], m["saved_blocks"]
+    table.add_row("sharing factor", number(factor["peak"], 2), number(factor["mean"], 2), "table entries per block")
+    table.add_row("saved blocks", number(saved["peak"]), number(saved["mean"], 1), size(m["saved_bytes"]["peak"]))
+    table.add_row("copies on write", number(m["cow_copies"]), "", size(m["cow_bytes"]))
+
+
+def _counts(table: Table, m: dict[str, Any]) -> None:
+    _section(table, "prefix cache and pressure")
+    tokens = f"{m['prefix_hit_tokens']:,} of {m['prefix_query_tokens']:,} prompt tokens"
+    table.add_row("prefix hit rate", percent(m["prefix_hit_rate"]), "", tokens)
+    table.add_row("evictions", number(m["evictions"]), "", "")
+    table.add_row("preemptions", number(m["preemptions"]), "", "")
+    table.add_row("refusals", number(m["refusals"]), "", f"{m['oom_events']} for want of blocks")
+
+
+def _times(table: Table, m: dict[str, Any]) -> None:
+    _section(table, "block times", "P50", "P99")
+    for name, note in (
+        ("lifetime_s", "handed out to free again"),
+        ("idle_before_evict_s", "last taken to evicted"),
+        ("reuse_gap_s", "between two touches"),
+    ):
+        values = m[name]
+        count = f"{values['count']:,} times; {note}"
+        table.add_row(name.removesuffix("_s").replace("_", " "), span(values["p50"]), span(values["p99"]), count)
+
+
+def _health(console: Console, health: dict[str, Any]) -> None:
+    bad = health["dropped_events"] or health["lost_events"]
+    closed = "closed cleanly" if health["clean_close"] else "not closed by its writer (interrupted, or still running)"
+    state = (
+        f"{health['dropped_events']:,} events dropped, {health['lost_events']:,} missing" if bad else "no event lost"
+    )
+    style = "red" if bad else "green" if health["clean_close"] else "yellow"
+    console.print(f"\n[bold]trace[/]  [{style}]{closed}, {state}[/]")
+    for line in health["warnings"]:
+        console.print(Text(f"       {line}", style="yellow"))
+
+
+def number(value: float | int | None, digits: int = 0) -> str:
+    """A number with thousands separators; a dash for none."""
+    return ABSENT if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A ratio in percent."""
+    return ABSENT if value is None else f"{100 * value:.1f} %"
+
+
+def span(seconds: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if seconds is None:
+        return ABSENT
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.1f} {unit}"
+    return f"{seconds / 1e-9:.0f} ns"
+
+
+def size(count: float | int | None) -> str:
+    """Bytes in a binary unit; a dash where memory is only accounted for."""
+    if not count:
+        return ABSENT if count is None else "0 B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

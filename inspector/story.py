@@ -1,0 +1,249 @@
+"""The facts around a finding, gathered from the trace alone: what the report prints and the JSON holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvscope.inspector.biography import SlotWriter, describe, slot_writers
+from kvscope.inspector.findings import Finding
+from kvscope.inspector.source import IntArray, Names, TraceLike, actor_of, life, row_of, site_of
+from kvscope.inspector.state import Holder, PoolState, holders, state_at
+from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.sink import Frame, Site
+
+# Codes whose fault leaves wrong bytes behind that later steps read.
+CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016"})
+# Roles of related events that get a section of their own: (role, heading), in this order.
+SECTIONS = (
+    ("freed", "freed by"),
+    ("released", "last released by"),
+    ("quarantined", "quarantined by"),
+    ("evicted", "evicted by"),
+    ("first_release", "first released by"),
+    ("shared", "shared by"),
+    ("published", "published by"),
+    ("allocated", "allocated by"),
+    ("last_write", "last valid write by"),
+    ("write", "written by"),
+    ("previous", "event before"),
+    ("lease", "leased by"),
+    ("landed", "landed at"),
+    ("step_begin", "step began at"),
+)
+_LEDGER_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE, Kind.LEASE, Kind.UNLEASE)
+_LEDGER_WORDS = {Kind.ALLOC: "alloc", Kind.SHARE: "fork", Kind.HIT: "hit", Kind.RELEASE: "release",
+                 Kind.LEASE: "lease", Kind.UNLEASE: "unlease"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One event of the story: what it was and where it came from."""
+
+    role: str
+    seq: int
+    t_s: float
+    step: int
+    text: str
+    actor: str
+    stack: tuple[str, ...]  # "take              engine/pool.py:88", innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRun:
+    """Neighbouring slots that one sequence wrote last."""
+
+    slot_lo: int
+    slot_hi: int
+    seq_id: int
+    seq: int
+    copied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A sequence that read slots of the block in steps after the fault."""
+
+    seq_id: int
+    slot_lo: int
+    slot_hi: int
+    gen: int
+    first_step: int
+    last_step: int
+    first_token: int  # positions of the first and last token that came out of these steps
+    last_token: int
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that a report says about one finding."""
+
+    finding: Finding
+    names: Names
+    act: Moment
+    now: str  # "b5 is now b5#1, shared by haiku and haiku/1"
+    holders: list[Holder]
+    moments: list[Moment]
+    written_before: list[WrittenRun]
+    clobbered: list[int]  # slots of this life that more than one sequence wrote, to the end of the trace
+    clobberers: list[int]  # those sequences
+    missing: str
+    ledger: list[str]
+    pool: PoolState
+    readers: list[Reader] = field(default_factory=list)
+
+
+def tell(finding: Finding, trace: TraceLike) -> Story:
+    """Gather the story of a finding."""
+    names = Names(trace.facts)
+    pool = state_at(trace, finding.seq)
+    has_block = 0 <= finding.block < trace.num_blocks
+    rows = life_rows(trace, finding.block, finding.gen) if has_block else np.empty(0, dtype=np.int64)
+    before = rows[np.asarray(trace.seqs)[rows] < finding.seq]
+    torn = [w for w in slot_writers(trace, trace.events, rows.tolist()) if len(w.writers) > 1] if has_block else []
+    related = dict(finding.related)
+    return Story(
+        finding=finding,
+        names=names,
+        act=moment(trace, "act", finding.seq, names),
+        now=_now(trace, finding, pool, names) if has_block else "",
+        holders=_other_holders(trace, finding) if has_block else [],
+        moments=[moment(trace, heading, related[role], names) for role, heading in SECTIONS if role in related],
+        written_before=runs(slot_writers(trace, trace.events, before.tolist())) if has_block else [],
+        clobbered=[w.slot for w in torn],
+        clobberers=sorted({s for w in torn for s in w.writers}),
+        missing=_missing(finding, names),
+        ledger=_ledger(trace, finding, rows, names) if has_block else [],
+        pool=pool,
+        readers=_readers(trace, finding) if has_block and finding.code in CONTENT_CODES else [],
+    )
+
+
+def moment(trace: TraceLike, role: str, seq: int, names: Names) -> Moment:
+    """An event in words, with its time, step, actor and stack."""
+    row = row_of(trace, seq)
+    event = trace.events[row]
+    site = site_of(trace, row)
+    frames: tuple[Site | Frame, ...] = (site.frames or (site,)) if site else ()
+    return Moment(
+        role=role,
+        seq=seq,
+        t_s=float(event["t_ns"]) * 1e-9,
+        step=int(event["step"]),
+        text=describe(trace, row, names),
+        actor=actor_of(trace, row),
+        stack=tuple(f"#{i} {f.function:<18} {f.file}:{f.line}" for i, f in enumerate(frames)),
+    )
+
+
+def life_rows(trace: TraceLike, block: int, gen: int) -> IntArray:
+    """The rows of one life of a block."""
+    events = trace.events
+    return np.flatnonzero((events["block"] == block) & (events["gen"] == gen))
+
+
+def runs(slots: list[SlotWriter]) -> list[WrittenRun]:
+    """Neighbouring slots with the same last writer as one run; the event is the last of the run's."""
+    out: list[WrittenRun] = []
+    for slot in slots:
+        last = out[-1] if out else None
+        if last and last.slot_hi == slot.slot and (last.seq_id, last.copied) == (slot.seq_id, slot.copied):
+            out[-1] = WrittenRun(last.slot_lo, slot.slot + 1, last.seq_id, max(last.seq, slot.seq), last.copied)
+        else:
+            out.append(WrittenRun(slot.slot, slot.slot + 1, slot.seq_id, slot.seq, slot.copied))
+    return out
+
+
+def _other_holders(trace: TraceLike, finding: Finding) -> list[Holder]:
+    """Who else held the block just before the event."""
+    found = holders(trace, finding.block, finding.seq - 1)
+    return [h for h in found if h.kind == "lease" or h.seq_id != finding.seq_id]
+
+
+def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> str:
+    block = finding.block
+    held = list(dict.fromkeys(names(h.seq_id) for h in holders(trace, block, finding.seq) if h.kind == "table"))
+    state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[block])]
+    current = life(block, int(pool.gen[block]))
+    by = f" {' and '.join(held)}" if held and state.endswith(("to", "by")) else ""
+    freed = finding.seq_of("freed") or finding.seq_of("quarantined")
+    after = ""
+    if freed is not None and freed < finding.seq:
+        t = trace.events["t_ns"]
+        elapsed = float(t[row_of(trace, finding.seq)] - t[row_of(trace, freed)]) * 1e-3
+        after = f" ({finding.seq - freed} events / {elapsed:.1f} us after the free)"
+    return f"b{block} is now {current}, {state}{by}{after}"
+
+
+def _missing(finding: Finding, names: Names) -> str:
+    """What should have happened before the event, where one operation is missing."""
+    name, who = life(finding.block, finding.gen), names(finding.seq_id) if finding.seq_id >= 0 else ""
+    if finding.code in ("KV006", "KV015"):
+        return (
+            f"copy-on-write of {name} slots [0:{finding.slot_lo}] into a fresh block for {who} was due before "
+            f"seq {finding.seq}"
+        )
+    if finding.code == "KV005" and who:
+        return f"a release of {name} by {who} was due after seq {finding.seq}"
+    return ""
+
+
+def _ledger(trace: TraceLike, finding: Finding, rows: IntArray, names: Names) -> list[str]:
+    """How the count of holders went, up to the event: `->2 fork haiku/1`."""
+    events, out = trace.events, list[str]()
+    for row in rows.tolist():
+        event, seq = events[row], int(trace.seqs[row])
+        if seq > finding.seq:
+            break
+        kind = int(event["kind"])
+        if kind in _LEDGER_KINDS:
+            who = names(int(event["seq_id"])) if event["seq_id"] >= 0 else str(int(event["aux"]))
+            start = f"{int(event['ref_before'])} " if not out else ""
+            out.append(f"{start}->{int(event['ref_after'])} {_LEDGER_WORDS[Kind(kind)]} {who}")
+        if seq == finding.seq:
+            word = Kind(kind).name.lower()
+            out = [*out[:-1], f"{out[-1]}  <== here"] if kind in _LEDGER_KINDS else [*out, f"{word}  <== here"]
+    return out
+
+
+def _readers(trace: TraceLike, finding: Finding) -> list[Reader]:
+    """Who read the touched slots in steps after the fault, the writer of the fault aside."""
+    slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
+    out = []
+    for seq_id, lblock, gen, since, until in _tenures(trace, finding.block):
+        own = seq_id == finding.seq_id and finding.code not in ("KV002", "KV009")
+        if own or until <= finding.seq:
+            continue
+        steps = _steps_of(trace, seq_id, max(since, finding.seq), until, lblock * trace.block_size + slot_lo)
+        if len(steps):
+            events = trace.events[steps]
+            ends = events["lblock"].astype(np.int64) + events["fill"]
+            reach = min(slot_hi, int(ends.max()) - lblock * trace.block_size)
+            out.append(Reader(seq_id, slot_lo, max(reach, slot_lo + 1), gen, int(events["step"][0]),
+                              int(events["step"][-1]), int(ends[0]), int(ends[-1])))  # fmt: skip
+    return out
+
+
+def _steps_of(trace: TraceLike, seq_id: int, since: int, until: int, position: int) -> IntArray:
+    """SCHED rows of a sequence after event `since`, before `until`, that read beyond `position`."""
+    events, seqs = trace.events, np.asarray(trace.seqs)
+    rows = np.flatnonzero((events["kind"] == Kind.SCHED) & (events["seq_id"] == seq_id))
+    rows = rows[(seqs[rows] >= since) & (seqs[rows] < until)]
+    reads = np.asarray([unpack_range(int(a)) for a in events["aux"][rows]], dtype=np.int64).reshape(-1, 2)
+    return rows[reads[:, 1] > position]
+
+
+def _tenures(trace: TraceLike, block: int) -> list[tuple[int, int, int, int, int]]:
+    """(seq_id, lblock, gen, from event, to event) of every table entry that ever held the block."""
+    events = trace.events
+    open_: dict[tuple[int, int], tuple[int, int]] = {}
+    out = []
+    end = int(trace.seqs[-1]) + 1 if len(events) else 0
+    for row in np.flatnonzero(events["block"] == block).tolist():
+        kind, key = int(events["kind"][row]), (int(events["seq_id"][row]), int(events["lblock"][row]))
+        if kind in (Kind.ALLOC, Kind.SHARE, Kind.HIT):
+            open_[key] = (int(events["gen"][row]), int(trace.seqs[row]))
+        elif kind == Kind.RELEASE and key in open_:
+            out.append((*key, *open_.pop(key), int(trace.seqs[row])))
+    return out + [(*key, gen, since, end) for key, (gen, since) in open_.items()]
