@@ -14,9 +14,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from kvscope.engine.integrity import check_integrity
+from kvscope.engine import pool
+from kvscope.engine.copies import CopyQueue
+from kvscope.engine.integrity import check_integrity, witness
 from kvscope.engine.pool import BlockPool, BlockState
 from kvscope.engine.prefix import Extras, PrefixIndex
+from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.steps import OpenStep, Scheduled
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
@@ -49,16 +52,17 @@ class BlockManager:
         self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.share_prefixes = share_prefixes
+        self.prefixes = PrefixCache(self.pool, share=share_prefixes)
         self._sink = sink
         self._lock = lock_factory()
         self._tables: dict[int, SequenceTable] = {}
-        self._pending: dict[bytes, int] = {}  # prompt blocks being computed: hash -> sequence
         self._writes: list[tuple[int, int, int, int, int]] = []  # issued since the last begin_step
-        self._copies: list[Copy] = []  # decided, not yet handed to the device
+        self._copies = CopyQueue(self.pool, sink)
         self._steps: list[OpenStep] = []  # begun, oldest first
         self._step = -1
-        self._next_lease = 0
+        if sink is not None:
+            # The call site of an operation is who called this module, not a line in it.
+            sink.skip_frames((__file__, pool.__file__))
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,7 @@ class BlockManager:
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""
         with self._lock:
-            return self._match(tokens, extras)
+            return self.prefixes.match(tokens, extras)
 
     # -- a sequence's life ----------------------------------------------------------------------------------------
 
@@ -111,7 +115,7 @@ class BlockManager:
             self._begin()
             if seq_id in self._tables:
                 raise FaultyCall(f"sequence {seq_id} is admitted already: free or preempt it first")
-            match = self._match(tokens, extras)
+            match = self.prefixes.match(tokens, extras)
             if not match.fits:
                 self._refuse(seq_id, match.needed, match.available)
             self._emit(Kind.RESUME if resumed else Kind.ADMIT, seq_id=seq_id,
@@ -126,8 +130,7 @@ class BlockManager:
             row.issued = row.computed = match.cached_tokens
             row.published = len(match.hits)
             self._tables[seq_id] = row
-            for digest in row.hashes[len(match.hits) :]:
-                self._pending.setdefault(digest, seq_id)
+            self.prefixes.announce(row)
             return match.cached_tokens
 
     def write(self, seq_id: int, lo: int, hi: int) -> None:
@@ -181,7 +184,7 @@ class BlockManager:
             self._emit(Kind.TRUNCATE, Reason.TRUNCATED, seq_id=seq_id, aux=length)
             keep = self.blocks_for(length)
             self._release_tail(row, keep, Reason.TRUNCATED)
-            self._forget_pending(row, from_block=length // self.block_size)
+            self.prefixes.withdraw(row, from_block=length // self.block_size)
             del row.tokens[length:], row.hashes[length // self.block_size :]
             row.issued, row.computed = min(row.issued, length), min(row.computed, length)
             row.published = min(row.published, length // self.block_size)
@@ -193,7 +196,7 @@ class BlockManager:
             row = self._row(seq_id)
             self._emit(kind, reason, seq_id=seq_id, aux=aux)
             self._release_tail(row, 0, reason)
-            self._forget_pending(row, from_block=0)
+            self.prefixes.withdraw(row)
             del self._tables[seq_id]
 
     def record_wait(self, seq_id: int, reason: Reason, needed: int) -> None:
@@ -242,16 +245,13 @@ class BlockManager:
     def drain_copies(self) -> list[Copy]:
         """Copies the device must run now, in order, before the writes of the step."""
         with self._lock:
-            copies, self._copies = self._copies, []
-            return copies
+            return self._copies.drain()
 
     def copies_done(self, copies: Iterable[Copy]) -> None:
         """These copies have run: their sources are no longer leased."""
         with self._lock:
             self._begin()
-            for copy in copies:
-                self._emit(Kind.COPY_DONE, 0, copy.target, copy.target_gen, aux=copy.source)
-                self.pool.unlease(copy.source, copy.lease_id)
+            self._copies.done(copies)
 
     def end_step(self) -> None:
         """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
@@ -266,7 +266,7 @@ class BlockManager:
                     continue
                 if row is not None and lblock < len(row.blocks) and row.blocks[lblock] == block:
                     row.computed = max(row.computed, min(position, row.issued))
-                    self._publish(row)
+                    self.prefixes.publish(row)
             self.pool.settle(step.number)
             self._emit(Kind.STEP_END, aux=sum(item.hi - item.lo for item in step.scheduled))
             self._witness()
@@ -282,32 +282,6 @@ class BlockManager:
 
     # -- inside the critical section ------------------------------------------------------------------------------
 
-    def _match(self, tokens: Sequence[int], extras: Extras) -> PrefixMatch:
-        size, index = self.block_size, self.pool.index
-        hits: list[int] = []
-        hashes: list[bytes] = []
-        stop, pending = Reason.NONE, None
-        if self.share_prefixes:
-            hashes = index.chain(tokens, extras)
-            parent = index.root(extras)
-            usable = (len(tokens) - 1) // size  # the last token is always computed: its logits are wanted
-            for i, digest in enumerate(hashes):
-                if i >= usable:
-                    stop = Reason.LAST_TOKEN
-                    break
-                block = index.find(digest)
-                if block is None:
-                    stop, pending = Reason.NOT_IN_INDEX, self._pending.get(digest)
-                    break
-                if not index.same(block, parent, tokens[i * size : (i + 1) * size]):
-                    stop = Reason.TOKENS_DIFFER
-                    break
-                hits.append(block)
-                parent = digest
-        needed = self.blocks_for(len(tokens)) - len(hits)
-        available = self.pool.num_available - sum(self.pool.is_evictable(b) for b in hits)
-        return PrefixMatch(tuple(hits), tuple(hashes), len(hits) * size, needed, available, pending, stop)
-
     def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
         if lo != row.issued or not lo < hi <= len(row.tokens):
             raise FaultyCall(
@@ -322,7 +296,7 @@ class BlockManager:
         if len(copies) + fresh > self.pool.num_available:
             self._refuse(row.seq_id, len(copies) + fresh, self.pool.num_available)
         for lblock in copies:
-            self._copy_on_write(row, lblock, min(lo - lblock * size, size))
+            self._copies.decide(row, lblock, min(lo - lblock * size, size))
         self._extend(row, fresh, reason)
         for lblock in range(first, last + 1):
             block = row.blocks[lblock]
@@ -338,23 +312,6 @@ class BlockManager:
         """
         return bool(self.pool.entries[block] > 1) or self.pool.state[block] == BlockState.PUBLISHED
 
-    def _copy_on_write(self, row: SequenceTable, lblock: int, slots: int) -> None:
-        """Copy, table update and release as one: the row's entry moves to a private block."""
-        source, lease_id = row.blocks[lblock], self._next_lease
-        source_gen = row.gens[lblock]
-        self._next_lease += 1
-        (target,) = self.pool.take(1, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
-        gen = int(self.pool.gen[target])
-        self.pool.fill[target] = slots
-        self.pool.lease(source, lease_id, 0, slots)
-        seq = self._emit(Kind.COW, Reason.COPY_ON_WRITE, target, gen, fill=slots, seq_id=row.seq_id, lblock=lblock,
-                         aux=source)  # fmt: skip
-        if self._sink is not None:
-            self._sink.detail(seq, (source, source_gen, 0, slots))
-        row.replace(lblock, target, gen)
-        self.pool.release(source, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
-        self._copies.append(Copy(source, target, gen, slots, lease_id))
-
     def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
         for block in self.pool.take(count, seq_id=row.seq_id, lblock=len(row.blocks), reason=reason):
             row.add(block, int(self.pool.gen[block]))
@@ -362,37 +319,9 @@ class BlockManager:
     def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
         """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
         for lblock in range(len(row.blocks) - 1, keep - 1, -1):
-            self._cancel_copy(row.blocks[lblock], row.gens[lblock])
+            self._copies.cancel(row.blocks[lblock], row.gens[lblock])
             self.pool.release(row.blocks[lblock], seq_id=row.seq_id, lblock=lblock, reason=reason)
         del row.blocks[keep:], row.gens[keep:]
-
-    def _cancel_copy(self, target: int, gen: int) -> None:
-        """A copy whose target is given up before it ran is not run: its block may serve someone else by then."""
-        for copy in [c for c in self._copies if c.target == target and c.target_gen == gen]:
-            if self.pool.entries[target] == 1:
-                self._copies.remove(copy)
-                self.pool.unlease(copy.source, copy.lease_id)
-
-    def _publish(self, row: SequenceTable) -> None:
-        """Enter the row's blocks that are full and computed in the prefix index, in order."""
-        if not self.share_prefixes:
-            return
-        size, index = self.block_size, self.pool.index
-        for lblock in range(row.published, row.computed // size):
-            tokens = row.tokens[lblock * size : (lblock + 1) * size]
-            parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
-            if lblock == len(row.hashes):
-                row.hashes.append(index.child(parent, tokens))
-            digest = row.hashes[lblock]
-            self.pool.publish(row.blocks[lblock], digest, parent, tokens, seq_id=row.seq_id, lblock=lblock)
-            row.published = lblock + 1
-            if self._pending.get(digest) == row.seq_id:
-                del self._pending[digest]
-
-    def _forget_pending(self, row: SequenceTable, from_block: int) -> None:
-        for digest in row.hashes[from_block:]:
-            if self._pending.get(digest) == row.seq_id:
-                del self._pending[digest]
 
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
@@ -401,13 +330,8 @@ class BlockManager:
         raise OutOfBlocks(needed, available, self.pool.shortage(needed))
 
     def _witness(self) -> None:
-        if self._sink is None:
-            return
-        seq = self._emit(Kind.WITNESS)
-        entries = sum(len(row.blocks) for row in self._tables.values())
-        digest = sum(table_digest(row.blocks, row.gens) for row in self._tables.values())
-        counts = self.pool.counts()
-        self._sink.detail(seq, (*counts.values(), entries, ((digest + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)))
+        if self._sink is not None:
+            self._sink.detail(self._emit(Kind.WITNESS), witness(self.pool, self._tables))
 
     def _row(self, seq_id: int) -> SequenceTable:
         row = self._tables.get(seq_id)

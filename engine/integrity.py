@@ -9,8 +9,16 @@ import numpy as np
 from kvscope.engine.pool import BlockPool, BlockState
 from kvscope.engine.tables import SequenceTable
 from kvscope.errors import FaultyCall
+from kvscope.traces.schema import table_digest, to_signed
 
 _HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
+
+
+def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, ...]:
+    """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
+    entries = sum(len(row.blocks) for row in tables.values())
+    digest = sum(table_digest(row.blocks, row.gens) for row in tables.values())
+    return (*pool.counts().values(), entries, to_signed(digest))
 
 
 def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> None:

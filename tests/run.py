@@ -6,6 +6,7 @@ Usage: python tests/run.py [SUITE ...] [-- PYTEST ARGUMENTS]
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,15 +26,18 @@ class Suite:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+# Small tensors gain nothing from a second thread, and lose much on a machine that is busy.
+SINGLE = {"OMP_NUM_THREADS": "1"}
+
 SUITES = (
-    Suite("unit"),
-    Suite("golden"),
-    Suite("property"),
-    # Triton reads this when a kernel is decorated, so interpreted kernels need a process of their own.
-    Suite("kernels_interpret", {"TRITON_INTERPRET": "1"}),
+    Suite("unit", SINGLE),
+    Suite("golden", SINGLE),
+    Suite("property", SINGLE),
+    Suite("kernels", SINGLE),
     Suite("quality"),
-    Suite("browser"),
+    Suite("browser", SINGLE),
 )
+GPU = Suite("gpu")
 
 
 def run(suite: Suite, extra: list[str]) -> tuple[int, dict[str, int]]:
@@ -53,19 +57,23 @@ def run(suite: Suite, extra: list[str]) -> tuple[int, dict[str, int]]:
 def main(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     wanted, extra = arguments[:split], arguments[split + 1 :]
-    unknown = set(wanted) - {suite.name for suite in SUITES}
+    unknown = set(wanted) - {suite.name for suite in (*SUITES, GPU)}
     if unknown:
         print(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SUITES)}")
         return 2
     found = {folder.name for folder in TESTS.iterdir() if folder.is_dir() and any(folder.glob("test_*.py"))}
-    forgotten = found - {suite.name for suite in SUITES} - {"gpu"}
+    forgotten = found - {suite.name for suite in (*SUITES, GPU)}
     if forgotten:
         print(f"test folders that no suite runs: {', '.join(sorted(forgotten))}")
         return 1
     passed = failed = skipped = 0
     bad: list[str] = []
-    for suite in SUITES:
+    has_gpu = shutil.which("nvidia-smi") is not None
+    for suite in (*SUITES, GPU):
         if wanted and suite.name not in wanted:
+            continue
+        if suite is GPU and not has_gpu:
+            print("\n== gpu: not run, this machine has no NVIDIA GPU ==", flush=True)
             continue
         print(f"\n== {suite.name} ==", flush=True)
         start = time.perf_counter()

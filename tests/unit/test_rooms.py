@@ -73,7 +73,7 @@ def test_accounting_and_offline_modules_need_no_torch(module: str) -> None:
 
 
 def test_help_is_light() -> None:
-    code = "import kvscope.inspector.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass"
+    code = "import kvscope.inspector.cli as c\ntry: c.run(['--help'])\nexcept SystemExit: pass"
     assert heavy_modules_after(code) == []
 
 

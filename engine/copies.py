@@ -1,0 +1,61 @@
+"""Copy-on-write: decided with the table update, run by the device before the step's writes, leased in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvscope.engine.pool import BlockPool
+from kvscope.engine.tables import Copy, SequenceTable
+from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.sink import EventSink
+
+
+class CopyQueue:
+    """Copies that are decided and have not run; its owner locks.
+
+    The copied slots of a source are leased from the decision until the copy has run. That forbids freeing and
+    reusing the source, not another holder's append behind them: n samples of one prompt make n - 1 copies.
+    """
+
+    def __init__(self, pool: BlockPool, sink: EventSink | None) -> None:
+        self._pool = pool
+        self._sink = sink
+        self._waiting: list[Copy] = []
+        self._next_lease = 0
+
+    def decide(self, row: SequenceTable, lblock: int, slots: int) -> None:
+        """Move the row's entry to a private block that will hold the first `slots` slots of the shared one."""
+        pool, source, source_gen = self._pool, row.blocks[lblock], row.gens[lblock]
+        lease_id, self._next_lease = self._next_lease, self._next_lease + 1
+        (target,) = pool.take(1, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
+        gen = int(pool.gen[target])
+        pool.fill[target] = slots
+        pool.lease(source, lease_id, 0, slots)
+        if self._sink is not None:
+            seq = self._sink.emit(
+                Kind.COW, Reason.COPY_ON_WRITE, target, gen, -1, -1, slots, row.seq_id, lblock, source
+            )  # fmt: skip
+            self._sink.detail(seq, (source, source_gen, 0, slots))
+        row.replace(lblock, target, gen)
+        pool.release(source, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
+        self._waiting.append(Copy(source, target, gen, slots, lease_id))
+
+    def cancel(self, target: int, gen: int) -> None:
+        """A copy whose target is given up before it ran is not run: its block may serve someone else by then."""
+        if self._pool.entries[target] != 1:
+            return
+        for copy in [c for c in self._waiting if c.target == target and c.target_gen == gen]:
+            self._waiting.remove(copy)
+            self._pool.unlease(copy.source, copy.lease_id)
+
+    def drain(self) -> list[Copy]:
+        """Hand the copies to the device, in order of decision."""
+        copies, self._waiting = self._waiting, []
+        return copies
+
+    def done(self, copies: Iterable[Copy]) -> None:
+        """These copies have run: their sources are no longer leased."""
+        for copy in copies:
+            if self._sink is not None:
+                self._sink.emit(Kind.COPY_DONE, 0, copy.target, copy.target_gen, aux=copy.source)
+            self._pool.unlease(copy.source, copy.lease_id)
