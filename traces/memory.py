@@ -125,7 +125,7 @@ class MemoryRecorder(RowWriter):
     @property
     def warnings(self) -> Sequence[str]:
         """One line for each thing that makes this trace less than complete."""
-        return [f"{self.clipped} rows hold a value cut to its column's range"] if self.clipped else []
+        return [f"{self.clipped} events hold a value cut to its column's range"] if self.clipped else []
 
     @property
     def clean(self) -> bool:

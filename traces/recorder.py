@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 SEAL_AFTER_S = 0.25
 HOT_ROWS = 4 * MAX_BATCH_ROWS
+_PATIENCE = 2000  # half a second
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
@@ -204,20 +205,23 @@ class Recorder(RowWriter):
         """Move the limit on, sealing where it must be; False when the rows had to be dropped."""
         if self._closed:
             return False
-        full = self._next >= self._sealed + self._mask + 1
-        if self._inline or full:
-            for _ in range(1000):
+        for _ in range(_PATIENCE):
+            full = self._next >= self._sealed + self._mask + 1
+            progress = True
+            if self._inline or full:
                 progress = self._seal_batch()
-                if progress or self._retry_at or not full:
-                    break
-                time.sleep(0.001)  # another thread is in the middle of writing the oldest rows
+            else:
+                self._wake.set()
+            self._set_limit()
+            if self._next < self._limit:
+                break
+            if self._retry_at:  # the disk fails
+                self._drop(rows)
+                return False
+            if not progress:
+                time.sleep(0.0005)  # another thread is in the middle of writing the oldest rows
         else:
-            self._wake.set()
-        self._set_limit()
-        if self._next >= self._limit:
-            self.dropped += rows
-            self._unmarked += rows
-            self._publish()
+            self._drop(rows)
             return False
         if self._unmarked:
             lost = self._unmarked
@@ -231,7 +235,14 @@ class Recorder(RowWriter):
         if self._next >= soft:
             # Sealing is behind (the thread has been woken) or failing (inline then tries again a batch later).
             soft = min(hard, self._next + self._seal_rows) if self._inline else hard
-        self._limit = 0 if self._closed else soft
+        self._limit = soft
+        if self._closed:  # asked last: `close` may have come in between
+            self._limit = 0
+
+    def _drop(self, rows: int) -> None:
+        self.dropped += rows
+        self._unmarked += rows
+        self._publish()
 
     def _seal_batch(self) -> bool:
         """Seal the oldest rows, one batch at most; False when there are none or they could not be written."""
@@ -265,10 +276,10 @@ class Recorder(RowWriter):
 
     def _seal_last(self) -> bool:
         """Seal everything at the end, with the GAP row for drops that have none yet; False when rows are left."""
-        for _ in range(1000):
+        for _ in range(_PATIENCE):
             if self.seal() or self._retry_at:
                 break
-            time.sleep(0.001)
+            time.sleep(0.0005)
         if self._unmarked and self._next < self._sealed + self._mask + 1:
             lost, self._unmarked = self._unmarked, 0
             self._limit = self._next + 1
