@@ -9,19 +9,23 @@ Layouts (row = last dimension contiguous; all other strides are free):
     k_cache, v_cache [num_blocks, block_size, kv_heads, head_dim]
     block_table      [rows, max_blocks] int32, entry j holds positions from j * block_size; unused entries: anything
     seq_lens         [rows] int32, tokens
-Nothing here reads a tensor's values on the device, so a call can be captured in a CUDA graph.
+Nothing here reads a tensor's values from a GPU, so a call can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import os
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from kvscope.errors import UsageError
 from kvscope.kernels import reference
+
+if TYPE_CHECKING:
+    from kvscope.kernels.plan import DecodePlan
 
 BACKENDS = ("torch", "triton", "triton-interpret")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -37,6 +41,7 @@ def paged_decode(
     seq_lens: Tensor,
     scale: float,
     *,
+    plan: DecodePlan | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Attention of one query token per sequence over all `seq_lens` cached tokens; [B, HQ, D] like q.
@@ -47,6 +52,7 @@ def paged_decode(
         block_table: [B, M] int32.
         seq_lens: [B] int32, the query's own token included; a row of length 0 (padding) gives zeros.
         scale: multiplies the scores, above 0, usually head_dim ** -0.5.
+        plan: `plan_decode` of these lengths, shared by the layers of a step; without one the call makes its own.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
@@ -58,7 +64,32 @@ def paged_decode(
         raise UsageError(f"q has {q.shape[0]} rows but block_table has {block_table.shape[0]}; they must be equal")
     if chosen == "torch":
         return reference.paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale)
-    return _triton("decode").paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale)
+    if plan is not None and (plan.rows, plan.kv_heads) != (q.shape[0], k_cache.shape[2]):
+        raise UsageError(
+            f"plan is for {plan.rows} rows of {plan.kv_heads} KV heads, the call has {q.shape[0]} of {k_cache.shape[2]}"
+        )
+    return _triton("decode").paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale, plan)
+
+
+def plan_decode(seq_lens: Tensor, kv_heads: int, *, backend: str | None = None) -> DecodePlan | None:
+    """How to split a decode batch of these lengths; make one per step and give it to every layer's `paged_decode`.
+
+    Runs on the device and can be captured in the same CUDA graph. None for the torch backend, which needs no plan.
+
+    Args:
+        seq_lens: [B] int32, as for `paged_decode`.
+        kv_heads: KV heads of the cache (on this device).
+
+    Raises:
+        UsageError: a shape or dtype does not fit, or the backend is not available.
+    """
+    chosen = _backend(backend, seq_lens)
+    _check_ids("seq_lens", seq_lens, (seq_lens.numel(),), torch.int32, seq_lens)
+    if kv_heads < 1:
+        raise UsageError(f"kv_heads must be at least 1, got {kv_heads}")
+    if chosen == "torch" or seq_lens.numel() == 0:
+        return None
+    return cast("DecodePlan", _triton("plan").plan_decode(seq_lens, kv_heads))
 
 
 def paged_prefill(

@@ -105,7 +105,7 @@ def paged_prefill(
     out = torch.empty((tokens, heads, dim), dtype=q.dtype, device=q.device)
     if tokens == 0:
         return out
-    padded, group = triton.next_power_of_2(dim), heads // kv_heads
+    padded, group = max(16, triton.next_power_of_2(dim)), heads // kv_heads
     config = prefill_config(padded, q.element_size())
     padded_group = triton.next_power_of_2(group)
     queries = max(1, config.rows // padded_group)

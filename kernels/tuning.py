@@ -1,22 +1,26 @@
-"""Shapes of the kernels' tiles: chosen offline, looked up at a call; nothing is tuned while serving."""
+"""Shapes of the kernels' tiles: chosen offline (configs.json), looked up at a call; nothing is tuned while serving.
+
+A configuration is found by what bounds it: the bytes of one key (padded head size times element size), and for decode
+whether the batch alone fills the chip. `python -m kvscope.benchmarks.kernels --tune` measures the alternatives.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
-# Programs of decode attention that should be in flight on one multiprocessor.
-PROGRAMS_PER_SM = 4
-MAX_SPLITS = 64
-# A chunk of fewer tokens costs more in joining than it gains.
-MIN_CHUNK = 128
+PIECE_ALIGN = 64  # tokens: pieces of a split context start at multiples of this
+MIN_PIECE = 128  # tokens: a smaller piece costs more in joining than it gains
+PIECES_PER_SM = 8  # pieces of work per multiprocessor that even out a ragged batch
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tokens per tile, query rows per program (prefill), warps per program, pipeline stages."""
+    """Tokens per tile, warps per program, pipeline stages, and for prefill the query rows per program."""
 
     tile: int
     warps: int
@@ -24,30 +28,31 @@ class Config:
     rows: int = 0
 
 
-def decode_config(padded_dim: int, itemsize: int) -> Config:
-    """Tile of the decode kernel for keys of `padded_dim` elements of `itemsize` bytes."""
-    tile = max(16, min(64, 64 * 256 // (padded_dim * itemsize)))
-    if itemsize == 4:  # exact float32 products run outside the tensor cores and need many threads
-        return Config(tile=tile, warps=8, stages=2)
-    return Config(tile=tile, warps=4, stages=3)
+@lru_cache
+def table() -> dict[str, dict[str, Config]]:
+    """The shipped configurations: kernel -> name -> Config."""
+    read = json.loads(Path(__file__).with_name("configs.json").read_text(encoding="utf-8"))
+    return {kernel: {name: Config(**value) for name, value in entries.items()} for kernel, entries in read.items()}
+
+
+def decode_config(padded_dim: int, itemsize: int, programs: int) -> Config:
+    """Tile of the decode kernel for keys of `padded_dim` elements and `programs` = sequences times KV heads."""
+    return table()["decode"][f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")]
 
 
 def prefill_config(padded_dim: int, itemsize: int) -> Config:
     """Tile of the prefill kernel; `rows` counts query tokens times query heads of one KV head."""
-    if itemsize == 4:
-        return Config(tile=32 if padded_dim <= 64 else 16, warps=8, stages=1, rows=32)
-    return Config(tile=64 if padded_dim <= 128 else 32, warps=8, stages=2, rows=128)
+    return table()["prefill"][f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")]
 
 
-def decode_splits(programs: int, max_tokens: int, tile: int, device: torch.device) -> int:
-    """Chunks per sequence so that `programs` (sequences times KV heads) fill the chip; bounds by the table's width."""
-    wanted = -(-PROGRAMS_PER_SM * multiprocessors(device) // programs)
-    return max(1, min(wanted, max_tokens // max(MIN_CHUNK, tile), MAX_SPLITS))
+def pieces_wanted(programs: int, device: torch.device) -> int:
+    """Pieces of work, over all KV heads, to cut a decode batch of `programs` sequences times KV heads into."""
+    return PIECES_PER_SM * multiprocessors(device)
 
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; of the interpreter, enough that small tests split."""
+    """Multiprocessors of a GPU; of the interpreter, few, so that small tests split without many programs."""
     if device.type != "cuda":
-        return 4
+        return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -102,7 +102,6 @@ class Lab:
     backend = BACKEND
     device = DEVICE
     cuda = CUDA
-    examples = 10 if INTERPRET else 25
     long = 330 if INTERPRET else 3000
 
     def pool(self, lengths: list[int], **kwargs: Any) -> Pool:

@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import triton
 import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvscope import kernels
 from kvscope.errors import UsageError
-from kvscope.kernels import decode
+from kvscope.kernels import tuning
 from kvscope.kernels.address import slot_offset
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 5, 8])
-def test_any_number_of_splits_gives_the_same(lab, splits, monkeypatch):
-    monkeypatch.setattr(decode, "decode_splits", lambda *args: splits)
+@pytest.mark.parametrize("wanted", [2, 5, 9, 40])
+def test_any_split_gives_the_same(lab, wanted, monkeypatch):
+    monkeypatch.setattr(tuning, "pieces_wanted", lambda *args: wanted)
+    monkeypatch.setattr(tuning, "MIN_PIECE", 16)
     pool = lab.pool([0, 1, 64, 65, 129, 300])
     q = pool.random(6, 4)
-    out = pool.decode(q)
-    assert (out[0] == 0).all()
-    for row in range(1, 6):
-        lab.close(out[row : row + 1], pool.expected(q[row : row + 1], row))
+    plan = kernels.plan_decode(pool.seq_lens, 2, backend=lab.backend)
+    for _ in range(2):  # as two layers would use one plan
+        out = pool.decode(q, plan=plan)
+        assert (out[0] == 0).all()
+        for row in range(1, 6):
+            lab.close(out[row : row + 1], pool.expected(q[row : row + 1], row))
+    assert (plan.arrived == 0).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=40),
+    kv_heads=st.sampled_from([1, 3, 8]),
+    wanted=st.integers(1, 300),
+)
+def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "pieces_wanted", lambda *args: wanted)
+        seq_lens = torch.tensor(lengths, dtype=torch.int32, device=lab.device)
+        plan = kernels.plan_decode(seq_lens, kv_heads, backend=lab.backend)
+    pieces = plan.pieces.tolist()
+    used = [piece for piece in pieces if piece[0] >= 0]
+    assert pieces[: len(used)] == used
+    index = 0
+    for row, length in enumerate(lengths):
+        own = used[index : index + used[index][4]]
+        assert all(piece[0] == row and piece[3] == index and piece[4] == len(own) for piece in own)
+        assert own[0][1] == 0
+        assert own[-1][2] == length
+        assert all(before[2] == after[1] for before, after in itertools.pairwise(own))
+        assert len(own) == 1 or all(piece[1] < piece[2] and piece[1] % tuning.PIECE_ALIGN == 0 for piece in own)
+        index += len(own)
+    assert index == len(used)
+    assert (plan.arrived == 0).all()
+
+
+def test_a_plan_for_another_batch_is_refused(lab):
+    pool = lab.pool([5, 6])
+    plan = kernels.plan_decode(pool.seq_lens[:1], 2, backend=lab.backend)
+    with pytest.raises(UsageError, match="plan is for 1 rows"):
+        pool.decode(pool.random(2, 2), plan=plan)
 
 
 @triton.jit

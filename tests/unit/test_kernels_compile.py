@@ -11,7 +11,8 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("an interpreted kernel cannot be compiled", allow_module_level=True)
 
-from kvscope.kernels import block_copy, decode, kv_write, offline, prefill, tuning
+from kvscope.kernels import block_copy, decode, kv_write, offline, plan, prefill, tuning
+from kvscope.kernels.plan import FIELDS, DecodePlan
 
 HALVES = [torch.bfloat16, torch.float16]
 DIMS = [64, 80, 96, 128, 256]
@@ -47,8 +48,10 @@ def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16)
     q = torch.empty(batch, heads, dim, dtype=dtype)
     table = torch.zeros(batch, 1024, dtype=torch.int32)
     lens = torch.zeros(batch, dtype=torch.int32)
+    pieces = torch.zeros(batch + 132, FIELDS, dtype=torch.int32)
+    made = DecodePlan(pieces, torch.zeros(batch * kv_heads, dtype=torch.int32), batch, kv_heads)
     args = (q, *caches(dtype, dim, kv_heads, block_size), table, lens, dim**-0.5)
-    return compiled(decode, ["decode_kernel", "combine_kernel"], lambda: decode.paged_decode(*args))
+    return compiled(decode, ["decode_kernel"], lambda: decode.paged_decode(*args, made))
 
 
 def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16):
@@ -63,7 +66,6 @@ def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=1
 @pytest.mark.parametrize("batch", [1, 256])
 def test_decode(compiled, dim, batch):
     needs = run_decode(compiled, torch.bfloat16, dim, batch)
-    assert len(needs) == (2 if batch == 1 else 1)  # a small batch is split, a large one not
     assert needs[0].async_loads > 0
 
 
@@ -101,3 +103,8 @@ def test_memory_moves(compiled, dtype):
     kv = torch.empty(2, 2, 4, 16, 8, 128, dtype=dtype)
     pairs = torch.zeros(5, dtype=torch.int64)
     compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
+
+
+@pytest.mark.parametrize("batch", [1, 256, 1024])
+def test_plan(compiled, batch):
+    compiled(plan, ["plan_kernel"], lambda: plan.plan_decode(torch.zeros(batch, dtype=torch.int32), 8))

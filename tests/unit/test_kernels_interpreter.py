@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "kernels"
 def test_the_kernel_suite_passes_in_the_interpreter():
     result = subprocess.run(
         [sys.executable, "-m", "pytest", str(FOLDER), "-q", "-p", "no:cacheprovider"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
