@@ -1,0 +1,253 @@
+"""Plays operations on an allocator and checks, after each, everything that it promises.
+
+The harness knows what every sequence should read (its tokens) and derives from `table()` where each position lies; so
+it needs nothing of the allocator's insides. An operation that breaks a rule raises `Violation`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from kvscope.inspector.fuzz.protocol import Copy, Factory, OutOfBlocks, PagedAllocator, Violation, Write, build, offers
+from kvscope.inspector.fuzz.shadow import Prefix, Shadow
+
+Tables = dict[int, list[int]]
+
+
+class Harness:
+    """One allocator under test, the sequences it should hold, and the shadow of its memory.
+
+    Args:
+        factory: makes the allocator, given blocks and slots per block.
+        num_blocks, block_size: its size.
+    """
+
+    def __init__(self, factory: Factory, num_blocks: int, block_size: int) -> None:
+        self.target: PagedAllocator = build(factory, num_blocks, block_size)
+        self.block_size = block_size
+        self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
+        self.lookahead = int(getattr(self.target, "lookahead", 0))
+        self.watermark = int(getattr(self.target, "watermark", 0))
+        self.capacity = self.target.num_free()
+        self.live: dict[int, Prefix] = {}
+        self.preempted: dict[int, Prefix] = {}
+        self.steps: deque[set[tuple[int, int]]] = deque()  # slots in use by each open step, oldest first
+        self.shadow = Shadow(block_size)
+        self._before = self._view()
+        self.shared = self.taken = 0  # most table entries saved, most blocks that could not be had
+        self.program = [f"harness = Harness(factory, {num_blocks}, {block_size})"]  # the calls so far, to be pasted
+
+    # -- operations -------------------------------------------------------------------------------------------------
+
+    def add(self, seq: int, tokens: Sequence[int], identity: tuple[object, ...] = ()) -> bool:
+        """Admit a new or preempted sequence; False if it was refused."""
+        prefix = Prefix(list(tokens), identity)
+        needed = -(-len(tokens) // self.block_size) + self.watermark + self.lookahead
+        if identity:
+            self.target.identity(seq, identity)
+        before = self._begins("add", seq, list(tokens), *([identity] if identity else []))
+        done, cached = self._call(needed, "add", seq, list(tokens))
+        if done:
+            self.preempted.pop(seq, None)
+            self.live[seq] = prefix
+            self._played(before, seq, self._cached(seq, cached))
+        return done
+
+    def append(self, seq: int, token: int) -> bool:
+        """One more token; False if it was refused."""
+        before = self._begins("append", seq, token)
+        done, _ = self._call(1 + self.lookahead, "append", seq, token)
+        if done:
+            self.live[seq].tokens.append(token)
+            self._played(before, seq, len(self.live[seq]) - 1)
+        return done
+
+    def fork(self, parent: int, child: int) -> bool:
+        """The child continues from what the parent has; False if it was refused."""
+        before = self._begins("fork", parent, child)
+        done, _ = self._call(len(before[parent]), "fork", parent, child)
+        if done:
+            prefix = self.live[parent]
+            self.live[child] = Prefix(list(prefix.tokens), prefix.identity)
+            before[child] = before[parent]
+            self._played(before, child)
+        return done
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Keep the first `length` tokens."""
+        before = self._begins("truncate", seq, length)
+        self._call(0, "truncate", seq, length)
+        del self.live[seq].tokens[length:]
+        self._played(before, seq)
+
+    def preempt(self, seq: int) -> None:
+        """The sequence gives its blocks up, to be added again."""
+        before = self._begins("preempt", seq)
+        self._call(0, "preempt", seq)
+        self.preempted[seq] = self.live.pop(seq)
+        self._played(before, seq)
+
+    def free(self, seq: int) -> None:
+        """The sequence is finished."""
+        before = self._begins("free", seq)
+        self._call(0, "free", seq)
+        del self.live[seq]
+        self._played(before, seq)
+
+    def begin_step(self, seqs: Sequence[int]) -> None:
+        """A step that reads what these sequences have; their slots may not be written by others until it ends."""
+        before = self._begins("begin_step", list(seqs))
+        used = {self.shadow.place(before[seq], p) for seq in seqs for p in range(len(self.live[seq]))}
+        self._call(0, "begin_step", list(seqs))
+        self.steps.append({place for place in used if place[0] not in self.reserved})
+        self._played(before)
+
+    def end_step(self) -> None:
+        """The oldest open step is done."""
+        before = self._begins("end_step")
+        self._call(0, "end_step")
+        self.steps.popleft()
+        self._played(before)
+
+    def finish(self) -> None:
+        """End every step and free every sequence: all blocks must be back."""
+        while self.steps:
+            self.end_step()
+        for seq in list(self.live):
+            self.free(seq)
+
+    # -- rules ------------------------------------------------------------------------------------------------------
+
+    def tables(self) -> Tables:
+        """The table of every live sequence."""
+        return {seq: list(self.target.table(seq)) for seq in self.live}
+
+    def check(self) -> None:
+        """Everything that must hold between operations.
+
+        Raises:
+            Violation: the first rule that does not.
+        """
+        tables = self.tables()
+        for seq, table in tables.items():
+            if len(table) * self.block_size < len(self.live[seq]):
+                raise Violation("KV018", f"sequence {seq} has {len(self.live[seq])} tokens and the table {table}")
+        entries = Counter(b for table in tables.values() for b in table if b not in self.reserved)
+        self._check_counts(entries)
+        self._check_conservation(len(entries))
+        for seq, prefix in self.live.items():
+            self.shadow.check(seq, tables[seq], prefix)
+        self.shared = max(self.shared, entries.total() - len(entries))
+        self.taken = max(self.taken, self.capacity - self.target.num_free())
+
+    def _check_counts(self, entries: Counter[int]) -> None:
+        if not offers(self.target, "refcount"):
+            return
+        for block in {*entries, *range(self.target.num_blocks)} - self.reserved:
+            count = self.target.refcount(block)
+            if count != entries[block]:
+                code = "KV005" if count > entries[block] else "KV004"
+                raise Violation(code, f"b{block} is counted {count} times and held by {entries[block]} table entries")
+
+    def _check_conservation(self, held: int) -> None:
+        free = self.target.num_free()
+        idle = not self.live and not self.steps
+        if held + free > self.capacity or (idle and free != self.capacity):
+            raise Violation(
+                "KV012", f"{held} blocks are in tables and {free} can be had: the pool began with {self.capacity}"
+            )
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _begins(self, name: str, *args: object) -> Tables:
+        """Note down an operation and the state in front of it; returns a copy of its tables."""
+        self.program.append(f"harness.{name}({', '.join(map(repr, args))})")
+        self._before = self._view()
+        return dict(self._before[0])
+
+    def _call(self, promised: int, name: str, *args: object) -> tuple[bool, object]:
+        """Run an operation: (True, its result), or (False, None) if it was rightly refused and changed nothing.
+
+        `promised` is the number of free blocks from which on it must succeed; 0: always.
+        """
+        before, free = self._before, self._before[1]
+        operation: Callable[..., object] = getattr(self.target, name)
+        words = f"{name}({', '.join(map(repr, args))})"
+        try:
+            return True, operation(*args)
+        except OutOfBlocks as refusal:
+            if free >= promised:
+                raise Violation(
+                    "KV026", f"{words} was refused with {free} blocks free; {promised} must do ({refusal})"
+                ) from refusal
+        except Exception as error:
+            raise Violation("crash", f"{words} raised {type(error).__name__}: {error}") from error
+        after = self._view()
+        if after != before:
+            raise Violation("KV025", f"{words} was refused and changed the state from {before} to {after}")
+        return False, None
+
+    def _view(self) -> tuple[Tables, int, list[int]]:
+        counted = range(self.target.num_blocks) if offers(self.target, "refcount") else ()
+        return self.tables(), self.target.num_free(), [self.target.refcount(block) for block in counted]
+
+    def _cached(self, seq: int, cached: object) -> int:
+        length = len(self.live[seq])
+        if cached is None:
+            return 0
+        if not isinstance(cached, int) or not 0 <= cached <= length:
+            raise Violation("KV018", f"add of sequence {seq} with {length} tokens says that {cached} are cached")
+        return cached
+
+    def _played(self, before: Tables, seq: int = -1, lo: int | None = None) -> None:
+        """Carry the data of the operation just done: its copies, then the writes of `seq` from position `lo` on."""
+        after = self.tables()
+        moves = self.target.drain() if offers(self.target, "drain") else self._derived(before, after)
+        for move in moves:
+            if isinstance(move, Copy):
+                if not any(move.dst in table for table in before.values()):
+                    self._check_fence(move.dst, range(move.slots), f"copy from b{move.src}")
+                self.shadow.copy(move.src, move.dst, move.slots)
+            else:
+                self._check_reported(move, after)
+        for position in range(lo, len(self.live[seq])) if lo is not None else ():
+            if position // self.block_size < len(after[seq]):
+                self._check_write(seq, position, lo or 0, before, after)
+                self.shadow.write(after[seq], self.live[seq], position)
+        self.check()
+
+    def _derived(self, before: Tables, after: Tables) -> list[Copy]:
+        """Copies of an allocator that reports none: a changed entry was copied, unless the content is there already."""
+        return [
+            Copy(old, new, self.block_size)
+            for seq, table in after.items()
+            for i, (old, new) in enumerate(zip(before.get(seq, ()), table, strict=False))
+            if old != new and not self.shadow.holds(new, i, self.live[seq])
+        ]
+
+    def _check_reported(self, write: Write, after: Tables) -> None:
+        table = after.get(write.seq)
+        if table is not None and self.shadow.place(table, write.position) != (write.block, write.slot):
+            raise Violation("KV019", f"{write} was reported; the table of the sequence is {table}")
+
+    def _check_write(self, seq: int, position: int, lo: int, before: Tables, after: Tables) -> None:
+        block, slot = self.shadow.place(after[seq], position)
+        if block in self.reserved:
+            raise Violation("KV019", f"sequence {seq} writes position {position} into the reserved b{block}")
+        new = block not in before.get(seq, ())
+        others = [other for other, table in after.items() if other != seq and block in table]
+        if others:
+            # A block whose leading slots were handed over as cached was shared on purpose: what is missing is the copy.
+            handed_out = new and position - slot >= lo
+            code, how = ("KV014", "was handed") if handed_out else ("KV006", "writes into")
+            raise Violation(code, f"sequence {seq} {how} b{block}[{slot}], which is held by {others}")
+        if new:
+            self._check_fence(block, range(slot, slot + 1), f"sequence {seq}")
+
+    def _check_fence(self, block: int, slots: Sequence[int], who: str) -> None:
+        for slot in slots:
+            if any((block, slot) in used for used in self.steps):
+                raise Violation(
+                    "KV013", f"b{block} was handed out again ({who}) while an open step reads b{block}[{slot}]"
+                )
