@@ -7,7 +7,7 @@ from typing import Any
 
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group, one_line
 from kvscope.inspector.rules import RULES
-from kvscope.inspector.source import Names, TraceLike, frozen, life, row_of, site_of
+from kvscope.inspector.source import Names, TraceLike, frozen, joined, life, row_of, short_path, site_of
 from kvscope.inspector.story import Moment, Story, tell
 
 WIDTH = 66
@@ -133,14 +133,14 @@ def _act(story: Story) -> list[str]:
 
 def _where(moment: Moment) -> list[str]:
     return [
-        f"    seq {moment.seq}   t=+{moment.t_s:.6f} s   step {moment.step}",
+        f"    seq {moment.seq}   t=+{moment.t_s:.6f} s   {_step(moment.step)}",
         *(f"    {frame}" for frame in moment.stack),
     ]
 
 
 def _moment(moment: Moment) -> list[str]:
     return [
-        f'{moment.role} actor "{moment.actor}", seq {moment.seq}, step {moment.step}:',
+        f'{moment.role} actor "{moment.actor}", seq {moment.seq}, {_step(moment.step)}:',
         f"    {moment.text}",
         *(f"    {frame}" for frame in moment.stack),
     ]
@@ -170,7 +170,7 @@ def _written(story: Story) -> list[str]:
         lines += ["missing:", f"    {story.missing}"]
     if story.clobbered:
         who = [story.names(s) for s in story.clobberers]
-        by = f"both {who[0]} and {who[1]}" if len(who) == 2 else f"more than one of {', '.join(who)}"
+        by = f"both {who[0]} and {who[1]}" if len(who) == 2 else f"more than one of {joined(who)}"
         where = f"{life(story.finding.block, story.finding.gen)} ({_ranges(story.clobbered)})"
         count = _count(len(story.clobbered), "slot")
         were = "was" if len(story.clobbered) == 1 else "were"
@@ -249,12 +249,12 @@ def _view(finding: Finding, name: str) -> str:
 def _summary(story: Story, trace: TraceLike) -> str:
     finding = story.finding
     site = site_of(trace, row_of(trace, finding.seq))
-    where = f"{site.file}:{site.line} in {site.function}" if site else life(finding.block, finding.gen)
+    where = f"{short_path(site.file)}:{site.line} in {site.function}" if site else life(finding.block, finding.gen)
     for role in ("freed", "released", "allocated"):
         seq = finding.seq_of(role)
         other = site_of(trace, row_of(trace, seq)) if seq is not None else None
         if other is not None:
-            return f"KVSAN: {finding.code} {finding.name} {where} ({role} {other.file}:{other.line})"
+            return f"KVSAN: {finding.code} {finding.name} {where} ({role} {short_path(other.file)}:{other.line})"
     return f"KVSAN: {finding.code} {finding.name} {where}"
 
 
@@ -267,6 +267,10 @@ def _who(seq_id: int, names: Names) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _step(step: int) -> str:
+    return f"step {step}" if step >= 0 else "before the first step"
 
 
 def _slots(lo: int, hi: int) -> str:

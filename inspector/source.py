@@ -118,10 +118,22 @@ def site_of(trace: TraceLike, row: int) -> Site | None:
     return site if site is not None and site.file else None
 
 
+def short_path(file: str) -> str:
+    """A source file as `engine/pool.py` where it is ours, else as it was recorded."""
+    _, found, rest = file.replace("\\", "/").rpartition("/kvscope/")
+    return rest if found else file
+
+
+def joined(words: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *head, last = list(words) or [""]
+    return f"{', '.join(head)} and {last}" if head else last
+
+
 def site_text(trace: TraceLike, row: int) -> str:
     """`pool.py:88 in release`, or `?` where no call site was recorded."""
     site = site_of(trace, row)
-    return f"{site.file}:{site.line} in {site.function}" if site else "?"
+    return f"{short_path(site.file)}:{site.line} in {site.function}" if site else "?"
 
 
 def actor_of(trace: TraceLike, row: int) -> str:
@@ -144,10 +156,12 @@ __all__ = [
     "details_map",
     "frozen",
     "gap_rows",
+    "joined",
     "life",
     "named_detail",
     "row_of",
     "rows_until",
+    "short_path",
     "site_of",
     "site_text",
 ]

@@ -153,8 +153,9 @@ def state_at(trace: TraceLike, seq: int) -> PoolState:
     np.add.at(leases, block, (kind == Kind.LEASE).astype(np.int32) - (kind == Kind.UNLEASE))
     leases = np.clip(leases, 0, np.maximum(ref, 0)).astype(np.int32)
     entries = (np.maximum(ref, 0) - leases).astype(np.int32)
-    fill = _last(n, block, np.where(kind == Kind.ALLOC, 0, events["fill"][rows]),
-                 kept=(events["fill"][rows] >= 0) | (kind == Kind.ALLOC), default=0)  # fmt: skip
+    starts = kind == Kind.ALLOC
+    says_fill = starts | ((events["fill"][rows] >= 0) & (kind != Kind.COPY_DONE))
+    fill = _last(n, block, np.where(starts, 0, events["fill"][rows]), kept=says_fill, default=0)
     index_step = INDEX_EFFECT[kind]
     published = _last(n, block, index_step, kept=index_step >= 0, default=0) == 1
     place = PLACE_EFFECT[kind]

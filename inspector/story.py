@@ -8,7 +8,7 @@ import numpy as np
 
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import IntArray, Names, TraceLike, actor_of, life, row_of, site_of
+from kvscope.inspector.source import IntArray, Names, TraceLike, actor_of, joined, life, row_of, short_path, site_of
 from kvscope.inspector.state import Holder, PoolState, holders, state_at
 from kvscope.traces.schema import Kind, unpack_range
 from kvscope.traces.sink import Frame, Site
@@ -126,6 +126,7 @@ def moment(trace: TraceLike, role: str, seq: int, names: Names) -> Moment:
     event = trace.events[row]
     site = site_of(trace, row)
     frames: tuple[Site | Frame, ...] = (site.frames or (site,)) if site else ()
+    width = max((len(f.function) for f in frames), default=0)
     return Moment(
         role=role,
         seq=seq,
@@ -133,7 +134,7 @@ def moment(trace: TraceLike, role: str, seq: int, names: Names) -> Moment:
         step=int(event["step"]),
         text=describe(trace, row, names),
         actor=actor_of(trace, row),
-        stack=tuple(f"#{i} {f.function:<18} {f.file}:{f.line}" for i, f in enumerate(frames)),
+        stack=tuple(f"#{i} {f.function:<{width}}  {short_path(f.file)}:{f.line}" for i, f in enumerate(frames)),
     )
 
 
@@ -166,7 +167,7 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
     held = list(dict.fromkeys(names(h.seq_id) for h in holders(trace, block, finding.seq) if h.kind == "table"))
     state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[block])]
     current = life(block, int(pool.gen[block]))
-    by = f" {' and '.join(held)}" if held and state.endswith(("to", "by")) else ""
+    by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""
     freed = finding.seq_of("freed") or finding.seq_of("quarantined")
     after = ""
     if freed is not None and freed < finding.seq:
@@ -246,4 +247,4 @@ def _tenures(trace: TraceLike, block: int) -> list[tuple[int, int, int, int, int
             open_[key] = (int(events["gen"][row]), int(trace.seqs[row]))
         elif kind == Kind.RELEASE and key in open_:
             out.append((*key, *open_.pop(key), int(trace.seqs[row])))
-    return out + [(*key, gen, since, end) for key, (gen, since) in open_.items()]
+    return sorted(out + [(*key, gen, since, end) for key, (gen, since) in open_.items()])

@@ -69,7 +69,7 @@ def timeline(trace: TraceLike) -> Timeline:
     ref = carry(np.maximum(events["ref_after"][rows], 0), (events["ref_after"][rows] >= 0) & valid)
     moves = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
     leases = np.clip(carry.running(moves), 0, ref)
-    has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC)
+    has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC) & (kind != Kind.COPY_DONE)
     in_index, place = INDEX_EFFECT[kind], PLACE_EFFECT[kind]
     return Timeline(
         rows=rows, first=first, length=len(events),

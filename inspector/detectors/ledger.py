@@ -7,7 +7,7 @@ import numpy as np
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.replay import FREE, QUARANTINED, UNPLACED, Block, Ledger, Row
 from kvscope.inspector.measures import series
-from kvscope.inspector.source import Names, life
+from kvscope.inspector.source import Names, joined, life
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, to_signed
 
 
@@ -54,7 +54,7 @@ class Own(Detector):
 
     def _who(self, block: Block) -> str:
         held = [self._names(s) for s in block.holders] + [f"lease {i}" for i in block.leases]
-        return " and ".join(held) or "nobody"
+        return joined(held) or "nobody"
 
 
 # How an operation changes the count of holders.
@@ -149,7 +149,7 @@ class Cons(Detector):
     def on_free(self, row: Row, block: Block) -> None:
         if block.known and block.entries and not 0 <= row.gen < block.gen:
             where = "quarantine" if row.kind == Kind.QUARANTINE else "the free list"
-            holders = " and ".join(self._names(s) for s in block.holders)
+            holders = joined(self._names(s) for s in block.holders)
             self.ledger.find(
                 "KV012", row, f"{life(block.id, block.gen)} is counted twice: in {where} and in the table of {holders}",
                 block,
@@ -166,6 +166,7 @@ class Cons(Detector):
 
     def _tables(self, row: Row) -> None:
         """Compare the number of entries and the digest of all tables."""
+        self.ledger.close_tables()
         detail = self.ledger.details[Kind.WITNESS].get(self.ledger.seq)
         if detail is None or (self.ledger.unknown_tables and not all(s.known for s in self.ledger.sequences.values())):
             return
@@ -212,8 +213,8 @@ class Cons(Detector):
         for block in self.ledger.blocks:
             if not block.known:
                 continue
-            for seq_id, lblock in block.entries:
-                self._leaked_entry(block, seq_id, lblock)
+            for (seq_id, lblock), since in block.entries.items():
+                self._leaked_entry(block, seq_id, lblock, since)
             if self.ledger.trace.clean:
                 for lease_id, (_, _, since) in block.leases.items():
                     if not self._over(since):
@@ -234,16 +235,19 @@ class Cons(Detector):
     def _fence_passed(self, block: Block, quarantined: int) -> bool:
         return block.last_use <= self.ledger.completed and quarantined < self.ledger.last_step_seq
 
-    def _leaked_entry(self, block: Block, seq_id: int, lblock: int) -> None:
+    def _leaked_entry(self, block: Block, seq_id: int, lblock: int, since: int) -> None:
+        """An entry whose sequence has ended, or that is left from before it was admitted last."""
         sequence = self.ledger.sequences[seq_id]
-        complete = self.ledger.trace.clean or sequence.ended < self.ledger.last_step_seq
-        if sequence.ended < 0 or not complete:
+        complete = self.ledger.trace.clean or max(sequence.ended, since) < self.ledger.last_step_seq
+        if not complete or not (sequence.over or since < sequence.began):
             return
-        how = Kind(sequence.ended_kind).name.lower()
-        self._leak(
-            block, sequence.ended, f"{self._names(seq_id)} has ended ({how}, seq {sequence.ended}), but its block "
-            f"{lblock}, {life(block.id, block.gen)}, was never released", seq_id=seq_id,
-        )  # fmt: skip
+        name, who = life(block.id, block.gen), self._names(seq_id)
+        if sequence.over or since < sequence.ended:
+            how = Kind(sequence.ended_kind).name.lower()
+            why = f"{who} has ended ({how}, seq {sequence.ended}), but its block {lblock}, {name}, was never released"
+            self._leak(block, sequence.ended, why, seq_id)
+        else:
+            self._leak(block, since, f"{who} took {name} before it was admitted, and never released it", seq_id)
 
     def _leak(self, block: Block, seq: int, why: str, seq_id: int = -1) -> None:
         row = self.ledger.row_at(seq)

@@ -50,7 +50,7 @@ class Gen(Detector):
                 self._copied(row, found, gen, lo, hi, "was issued")
 
     def on_copy_done(self, row: Row, block: Block) -> None:
-        source, gen = self.ledger.copies.get((row.block, row.gen), (-1, -1))
+        source, gen, _, _ = self.ledger.copies.get((row.block, row.gen), (-1, -1, 0, 0))
         if source >= 0 and self.ledger.dead(row._replace(gen=gen), self.ledger.blocks[source]):
             self._copied(row, self.ledger.blocks[source], gen, -1, -1, "ran")
 
@@ -135,6 +135,15 @@ class Init(Detector):
         missing = ((1 << hi) - (1 << lo)) & ~found.written
         if missing and found.known and found.gen == gen:
             self._unwritten(row, found, missing, f"the copy into {life(row.block, row.gen)}")
+
+    def on_copy_done(self, row: Row, block: Block) -> None:
+        source, gen, _, hi = self.ledger.copies.get((row.block, row.gen), (-1, -1, 0, 0))
+        if 0 <= row.fill < hi:  # `fill` of a COPY_DONE: the slots that were really copied
+            name = life(row.block, row.gen)
+            self.ledger.find(
+                "KV009", row, f"the copy of {life(source, gen)} into {name} moved {row.fill} slots of {hi}: slots "
+                f"[{row.fill}:{hi}] are read, but hold nothing", block, slot_lo=row.fill, slot_hi=hi,
+            )  # fmt: skip
 
     def _written(self, row: Row, sequence: Sequence, lblock: int, lo: int, hi: int) -> bool:
         entry = sequence.table.get(lblock)

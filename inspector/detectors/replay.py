@@ -67,7 +67,8 @@ class Block:
     unbound_write: int = -1  # event of a write that no begun step has taken yet
     released: dict[tuple[int, int], int] = field(default_factory=dict)  # entries that are gone -> release event
     story: dict[str, int] = field(default_factory=dict)  # role -> event
-    published_as: tuple[int, ...] | None = None
+    published_as: tuple[int, ...] | None = None  # parent hash, tokens, own hash
+    published_at: int = -1  # logical block in its writer's table
 
     @property
     def held(self) -> bool:
@@ -88,12 +89,18 @@ class Sequence:
     known: bool = True
     table: dict[int, tuple[int, int]] = field(default_factory=dict)  # logical block -> (block, gen)
     digest: int = 0
-    ended: int = -1  # event of its FINISH, ABORT or PREEMPT
+    began: int = -1  # event of its last ADMIT, RESUME or FORK
+    ended: int = -1  # event of its last FINISH, ABORT or PREEMPT
     ended_kind: int = -1
     sched_seq: int = -1  # its last SCHED event
     sched_step: int = -1  # ordinal of that step
     checked_to: int = 0  # positions below are known to be written
     suspect: bool = False  # a block of its table may be dead
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended and was not admitted again."""
+        return self.ended > self.began
 
 
 class PendingWrite(NamedTuple):
@@ -137,7 +144,10 @@ class Ledger:
         self.begun = self.completed = -1  # ordinals of the last step that began, that ended
         self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
-        self.copies: dict[tuple[int, int], tuple[int, int]] = {}  # target life -> source life, until the copy has run
+        self.copies: dict[
+            tuple[int, int], tuple[int, int, int, int]
+        ] = {}  # target life -> what `copy_of` says, till run
+        self.ending: set[int] = set()  # sequences that ended since tables were last compared
         self.entries = 0
         self.digest = 0
         self.unknown_blocks = 0
@@ -227,7 +237,7 @@ class Ledger:
         block.gen = max(row.gen, block.gen) if row.gen >= 0 else block.gen + 1
         block.ref, block.ref_other = row.ref_after, -1
         block.entries, block.leases, block.released = {}, {}, {}
-        block.place, block.published, block.published_as = UNPLACED, False, None
+        block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
         block.written, block.last_use, block.unbound_write = 0, -1, -1
         block.story = {"allocated": self.seq}
         self._enter(row, block)
@@ -333,6 +343,7 @@ class Ledger:
             block.published = True
             block.story["published"] = self.seq
             block.published_as = self.details[Kind.PUBLISH].get(self.seq)
+            block.published_at = row.lblock
 
     def _unpublish(self, row: Row, block: Block) -> None:
         if row.gen < 0 or row.gen >= block.gen:
@@ -342,12 +353,13 @@ class Ledger:
                 self._unheld(block)
 
     def _cow(self, row: Row, block: Block) -> None:
-        source, source_gen, lo, hi = self.copy_of(row)
+        copy = self.copy_of(row)
+        _, _, lo, hi = copy
         if 0 <= lo < hi <= self.block_size:
             block.written |= (1 << hi) - (1 << lo)
             self.ever_written[block.id] |= (1 << hi) - (1 << lo)
         block.story["copied"] = self.seq
-        self.copies[block.id, block.gen] = (source, source_gen)
+        self.copies[block.id, block.gen] = copy
 
     def copy_of(self, row: Row) -> tuple[int, int, int, int]:
         """(source block, its life, slot_lo, slot_hi) of a COW event."""
@@ -375,16 +387,26 @@ class Ledger:
 
     def _admit(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
-        if not sequence.known:
-            for lblock in list(sequence.table):
-                self._drop(sequence, lblock)
-            sequence.known = True
-        sequence.ended = sequence.ended_kind = -1
+        self._clear(sequence)
+        sequence.known = True
+        sequence.began = self.seq
         sequence.checked_to = 0
+
+    def _clear(self, sequence: Sequence) -> None:
+        for lblock in list(sequence.table):
+            self._drop(sequence, lblock)
+
+    def close_tables(self) -> None:
+        """What sequences that have ended did not release stands in no table any more."""
+        for seq_id in self.ending:
+            if self.sequences[seq_id].over:
+                self._clear(self.sequences[seq_id])
+        self.ending.clear()
 
     def _ended(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.ended, sequence.ended_kind = self.seq, row.kind
+        self.ending.add(row.seq_id)
         self.issued.pop(row.seq_id, None)
 
     def _step_begin(self, row: Row, block: Block) -> None:

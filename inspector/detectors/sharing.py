@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.replay import Block, Ledger, Row
-from kvscope.inspector.source import Names, life
+from kvscope.inspector.source import Names, joined, life
 from kvscope.traces.schema import Kind, unpack_range
 
 
@@ -32,8 +32,9 @@ class Cow(Detector):
         leased = [i for i, (a, b, _) in block.leases.items() if a < hi and lo < b]
         if others or leased:
             held = [self._names(s) for s in dict.fromkeys(s for s, _ in others)] + [f"lease {i}" for i in leased]
-            self.ledger.find("KV006", row, f"{writer} writes slots [{lo}:{hi}] of {name} while "
-                             f"{' and '.join(held)} still held it", block, slot_lo=lo, slot_hi=hi)  # fmt: skip
+            verb = "holds" if len(held) == 1 else "hold"
+            why = f"{writer} writes slots [{lo}:{hi}] of {name} while {joined(held)} {verb} it too"
+            self.ledger.find("KV006", row, why, block, slot_lo=lo, slot_hi=hi)
 
 
 class Pub(Detector):
@@ -53,17 +54,11 @@ class Pub(Detector):
                              f"{self.ledger.block_size} slots not written", block)  # fmt: skip
 
     def on_hit(self, row: Row, block: Block) -> None:
-        if not block.known or self.ledger.dead(row, block):
+        if not block.known or not block.published or self.ledger.dead(row, block):
             return
-        if not block.published:
-            self.ledger.find(
-                "KV016", row, f"a prefix hit on {life(block.id, block.gen)}, which is not published", block
-            )
-        elif self._ordered and block.unbound_write >= 0:
-            self.ledger.find(
-                "KV016", row, f"a prefix hit on {life(block.id, block.gen)} before the step that writes it has begun",
-                block, write=block.unbound_write,
-            )  # fmt: skip
+        if self._ordered and block.unbound_write >= 0:
+            why = f"a prefix hit on {life(block.id, block.gen)} before the step that writes it has begun"
+            self.ledger.find("KV016", row, why, block, write=block.unbound_write)
 
 
 class Index(Detector):
@@ -83,14 +78,35 @@ class Index(Detector):
     def on_hit(self, row: Row, block: Block) -> None:
         if not block.known:
             return
+        name = life(block.id, row.gen)
         if self.ledger.dead(row, block):
-            self.ledger.find("KV011", row, f"the prefix index leads to {life(block.id, row.gen)}, a life that is over",
-                             block)  # fmt: skip
-            return
+            self.ledger.find("KV011", row, f"the prefix index leads to {name}, a life that is over", block)
+        elif not block.published:
+            self.ledger.find(
+                "KV011", row, f"the prefix index leads to {name}, which was not published in this life", block
+            )
+        else:
+            self._content(row, block, name)
+
+    def _content(self, row: Row, block: Block, name: str) -> None:
+        """The hit must be on what was published, behind the prefix it was published behind."""
         found = self.ledger.details[Kind.HIT].get(self.ledger.seq)
         if found is not None and block.published_as is not None and found != block.published_as:
-            self.ledger.find("KV011", row, f"the hit on {life(block.id, block.gen)} expects other tokens or another "
-                             "identity than it was published with", block)  # fmt: skip
+            self.ledger.find("KV011", row, f"the hit on {name} expects other tokens or another prefix than it was "
+                             "published with", block)  # fmt: skip
+        elif 0 <= block.published_at != row.lblock >= 0:
+            self.ledger.find("KV011", row, f"{name} holds logical block {block.published_at} of its writer, and is hit "
+                             f"as block {row.lblock}", block)  # fmt: skip
+        elif found is not None and row.lblock > 0:
+            before = self.ledger.sequence(row.seq_id).table.get(row.lblock - 1, (-1, -1))
+            parent = self.ledger.blocks[before[0]] if before[0] >= 0 else self.ledger.nobody
+            if not parent.known or parent.published_as is None or parent.gen != before[1]:
+                return
+            if len(parent.published_as) > 2 and found[0] != parent.published_as[2]:
+                self.ledger.find(
+                    "KV011", row, f"{name} was computed behind another prefix than "
+                    f"{life(parent.id, parent.gen)}, which stands in front of it here", block,
+                )  # fmt: skip
 
 
 class Evict(Detector):
@@ -104,8 +120,10 @@ class Evict(Detector):
 
     def on_evict(self, row: Row, block: Block) -> None:
         if block.known and block.entries:
-            holders = " and ".join(self._names(s) for s in block.holders)
-            self.ledger.find("KV020", row, f"{life(block.id, block.gen)} is evicted while {holders} holds it", block)
+            holders = joined(self._names(s) for s in block.holders)
+            self.ledger.find(
+                "KV020", row, f"{life(block.id, block.gen)} is evicted while {holders} still held it", block
+            )
 
 
 class Lease(Detector):
