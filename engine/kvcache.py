@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from kvscope import kernels
 from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.tables import Copy
 from kvscope.errors import UsageError
+from kvscope.kernels.dispatch import BLOCK_SIZES
 
 
 class KVCache:
@@ -22,18 +24,23 @@ class KVCache:
     def __init__(
         self, config: ModelConfig, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: str
     ) -> None:
+        if device.startswith("cuda") and block_size not in BLOCK_SIZES:
+            raise UsageError(f"block_size is {block_size}: the GPU kernels take {', '.join(map(str, BLOCK_SIZES))}")
         shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
         self.bytes_per_token = config.bytes_per_token(dtype.itemsize)
         self.block_bytes = block_size * self.bytes_per_token
+        total = num_blocks * self.block_bytes
+        refusal = (
+            f"a pool of {num_blocks} blocks of {self.block_bytes:,} bytes ({total / 2**30:.1f} GiB) does not fit on "
+            f"{device}; lower num_blocks"
+        )
+        if device == "cpu" and total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise UsageError(refusal)  # the system may promise memory that it does not have
         try:
             # Zeros, not empty: a slot that was never written must not decide a result by what lay there before.
             self.kv = torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:  # torch reports exhausted memory on either device as a RuntimeError
-            total = num_blocks * self.block_bytes / 2**30
-            raise UsageError(
-                f"a pool of {num_blocks} blocks of {self.block_bytes:,} bytes ({total:.1f} GiB) does not fit on "
-                f"{device}; lower num_blocks"
-            ) from error
+            raise UsageError(refusal) from error
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer, each [num_blocks, block_size, kv_heads, head_dim]."""

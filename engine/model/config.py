@@ -100,6 +100,8 @@ def check_architecture(name: str, architecture: object) -> str:
     Raises:
         ModelError: it is another one.
     """
+    if architecture is None:
+        raise ModelError(f"model {name}: its file names no architecture; it is damaged, or no language model")
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"model {name}: architecture {short(architecture)} is not supported; "

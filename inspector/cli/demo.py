@@ -99,7 +99,7 @@ def _run(console: Console, title: str, loaded: Any, trace: Path, fault: Fault | 
     seconds = time.perf_counter() - start
     console.print(
         f"  {'':24} {outcome.tokens} tokens in {seconds:.1f} s, {outcome.preemptions} preempted, "
-        f"recorded in {trace}", style="dim",
+        f"trace {trace}", style="dim", soft_wrap=True,
     )  # fmt: skip
     return outcome
 
@@ -142,7 +142,7 @@ def _verdicts(fault: Fault, clean_check: Any, broken_check: Any, clean: Outcome,
     out.print(f"clean run: {state}, checked {clean_check.events:,} events, {clean_check.blocks:,} blocks, "
               f"{clean_check.slots:,} slots")  # fmt: skip
     out.print(f"planted run: [red]{len(broken_check.findings)} findings[/]; the fault: {fault.title}\n")
-    out.print(report(broken_check, open_trace(broken.trace), name=str(broken.trace), most=1), markup=False)
+    sys.stdout.write(report(broken_check, open_trace(broken.trace), name=str(broken.trace), most=1) + "\n")
 
 
 def _record(good: bool, fault: Fault, *runs: tuple[Outcome, Any]) -> dict[str, Any]:

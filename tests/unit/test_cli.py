@@ -117,7 +117,7 @@ def test_prompt_text_stays_out_of_the_trace(tiny_folder: Path, tmp_path: Path) -
         (["MODEL", "hi", "--record", "everything", "--trace", "x.kvtrace"], ["record is 'everything'"]),
         (["MODEL", "hi", "--threads", "-1"], ["threads is -1"]),
         (["MODEL", "hi", "--no-such-flag"], ["no-such-flag"]),
-        (["MODEL"], ["PROMPTS"]),
+        (["MODEL"], ["prompts"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
@@ -146,7 +146,7 @@ def test_damaged_models(capsys: pytest.CaptureFixture[str], tiny_folder: Path, t
     assert_refused(kvscope(capsys, "generate", folder, "hi"), "config.json")
     torn = tmp_path / "torn.gguf"
     torn.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\x00" * 100)
-    assert_refused(kvscope(capsys, "generate", torn, "hi"), "torn.gguf")
+    assert_refused(kvscope(capsys, "generate", torn, "hi"), "torn", "names no architecture")
 
 
 @pytest.mark.model
