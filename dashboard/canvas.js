@@ -82,7 +82,7 @@ function drawCells(ctx, cells, grid, ratio, ink) {
   const side = size - gap;
   const radius = Math.min(6 * ratio, side * 0.18);
   const faint = meta.palette.map((hex) => withAlpha(hex, 0.3));
-  const showId = size >= 34 * ratio;
+  const showId = size >= 42 * ratio;
   ctx.textAlign = "center";
   ctx.textBaseline = "middle";
   for (let i = 0; i < n; i += 1) {
@@ -109,7 +109,7 @@ function drawCells(ctx, cells, grid, ratio, ink) {
     ctx.font = `600 ${Math.round(side * (showId ? 0.38 : 0.52))}px system-ui, sans-serif`;
     ctx.fillText(String.fromCharCode(letter[i]), x + side / 2, middle);
     if (showId) {
-      ctx.fillStyle = held && part > 0.8 ? inkOn(hex) : ink;
+      ctx.fillStyle = held && part > 0.88 ? inkOn(hex) : ink;
       ctx.globalAlpha = 0.72;
       ctx.textAlign = "left";
       ctx.font = `${Math.round(9.5 * ratio)}px system-ui, sans-serif`;

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from kvscope.dashboard.palette import ink_on
+
 STYLE = """<style>
 .stMainBlockContainer { padding: 2.4rem 2.2rem 3rem; max-width: 1560px; }
 [data-testid="stSidebarHeader"] { padding-bottom: 0.4rem; }
@@ -26,6 +28,10 @@ STYLE = """<style>
 .kv-facts { display: grid; grid-template-columns: auto 1fr; gap: 0.28rem 0.9rem; font-size: 0.86rem; }
 .kv-facts dt { opacity: 0.65; }
 .kv-facts dd { margin: 0 !important; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.kv-head { display: flex; flex-wrap: wrap; align-items: center; gap: 0.3rem 0.9rem; font-size: 0.92rem; }
+.kv-head b { font-size: 1.3rem; font-weight: 650; }
+.kv-head i { font-style: normal; font-weight: 600; padding: 0.08rem 0.6rem; border-radius: 1rem; font-size: 0.85rem; }
+.kv-head span { opacity: 0.8; font-variant-numeric: tabular-nums; }
 .kv-chips { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; font-size: 0.85rem; }
 .kv-chips span { display: inline-flex; align-items: center; gap: 0.4rem; }
 .kv-log { display: grid; grid-template-columns: auto 1fr; gap: 0.3rem 0.9rem; font-size: 0.87rem; margin: 0; }
@@ -69,6 +75,24 @@ def chips(named: Iterable[tuple[str, str]]) -> str:
     """A legend of (name, colour); colours come from the palette."""
     found = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in named)
     return f'<div class="kv-chips">{found}</div>'
+
+
+def head(title: str, state: str, colour: str, said: Iterable[str]) -> str:
+    """A block's name, its state as a coloured pill (`colour` is #rrggbb), and short facts after it."""
+    pill = f'<i style="background:{colour};color:{ink_on(colour)}">{escape(state)}</i>'
+    rest = "".join(f"<span>{escape(text)}</span>" for text in said)
+    return f'<div class="kv-head"><b>{escape(title)}</b>{pill}{rest}</div>'
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`2-15, 18` for ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def log(lines: Iterable[tuple[int, str]]) -> str:

@@ -59,7 +59,7 @@ SEQUENTIAL: tuple[str, ...] = (
 PHASES: dict[str, str] = {"queued": GREY, "prefill": SKY, "decode": BLUE, "preempted": VERMILLION}
 SEVERITIES: dict[str, str] = {"error": VERMILLION, "warning": ORANGE, "info": BLUE}
 CAUSES: dict[str, tuple[str, str]] = {  # what a marker on the time axis says: colour and Plotly symbol
-    "preempt": ("#8C4A70", "triangle-down"),
+    "preempt": (PURPLE, "triangle-down"),
     "evict": ("#2A7FB0", "x"),
     "finding": (FINDING, "star"),
 }

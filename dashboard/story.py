@@ -37,17 +37,16 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     state = pool_at(view, place.seq)
     block, gen = place.block, int(state.gen[place.block])
     letter = BY_LETTER[state.letter(block)]
-    st.subheader(f"b{block}#{gen}" if gen else f"b{block}", anchor=False)
     if not gen:
-        st.caption("Never handed out up to this event.")
+        st.html(markup.head(f"b{block}", letter.label, letter.colour, ["never handed out up to this event"]))
         return
     names = names_of(view)
     filled = f"{int(state.fill[block])} of {view.block_size} slots filled"
     many = "1 life" if len(lives) == 1 else f"{len(lives)} lives"
-    said = [f"**{letter.label}**", f"ref {int(state.ref[block])}", filled, many]
+    said = [f"ref {int(state.ref[block])}", filled, many]
     if state.published[block]:
         said.append("in the prefix index")
-    st.markdown(" · ".join(said))
+    st.html(markup.head(f"b{block}#{gen}", letter.label, letter.colour, said))
     held = holders(view, block, place.seq)
     st.markdown("Held by " + "; ".join(_holder(h, names) for h in held) if held else "Held by nobody")
     for finding in checked(view).findings:
@@ -76,7 +75,7 @@ def slots(view: TraceView, life: Life) -> None:
         st.html(markup.chips(said.items()))
     twice = [s.slot for s in life.slots if len(s.writers) > 1]
     if twice:
-        st.warning(f"Written by more than one sequence: slots {', '.join(map(str, twice))}", icon=":material/edit:")
+        st.warning(f"Written by more than one sequence: slots {markup.ranges(twice)}", icon=":material/edit:")
 
 
 def _holder(holder: Holder, names: Names) -> str:

@@ -11,7 +11,8 @@ import streamlit as st
 from kvscope.dashboard import markup
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.session import Place, TraceView, names_of, row_at
-from kvscope.dashboard.words import event_text
+from kvscope.dashboard.words import event_text, short_site
+from kvscope.inspector.source import site_text
 
 
 def show(view: TraceView, place: Place) -> None:
@@ -47,7 +48,8 @@ def _caption(view: TraceView, row: int) -> None:
     where = f"event {count_text(int(view.seqs[row]))} of {count_text(view.last_seq)}"
     step = f"step {int(event['step'])}" if event["step"] >= 0 else "before the first step"
     said = event_text(view, row, names_of(view))
-    st.html(markup.now(said, f"{where} · {step} · {duration_text(since)}"))
+    site = short_site(site_text(view, row))
+    st.html(markup.now(said, " · ".join([where, step, duration_text(since), *([site] if site != "?" else [])])))
 
 
 def _move(key: str, icon: str, shortcut: str, text: str, target: int | None) -> None:

@@ -1,9 +1,11 @@
-"""Fixtures that more than one suite needs: the embedded model and a tiny random one."""
+"""Fixtures that more than one suite needs: the embedded model, a tiny random one, recorded traces."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,24 @@ if TYPE_CHECKING:
 
 # Nothing in the tests may ask a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def toy_engine() -> ModuleType:
+    """`tests/toy_engine.py`: the engine without a model, for real traces in milliseconds."""
+    spec = importlib.util.spec_from_file_location("toy_engine", Path(__file__).parent / "toy_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def toy_traces(toy_engine: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two recorded runs of the toy engine: `clean`, and `missing-copy`, whose copies on write are forgotten."""
+    folder = tmp_path_factory.mktemp("traces")
+    return {"clean": toy_engine.record(folder), "missing-copy": toy_engine.record(folder, faulty=True)}
 
 
 @pytest.fixture(scope="session")

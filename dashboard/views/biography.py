@@ -16,7 +16,9 @@ MAX_EVENTS = 2000
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
-    _choice(view, place)
+    left, right = st.columns([1, 4], gap="medium")
+    with left:
+        _choice(view, place)
     if place.block < 0:
         st.info("Choose a block: type its number, or pick it on the block map.", icon=":material/touch_app:")
         if st.button("To the block map", icon=":material/grid_view:"):
@@ -24,7 +26,8 @@ def render(view: TraceView, place: Place) -> None:
         return
     lives = biography(view, place.block)
     now = [life for life in lives if life.first_seq <= place.seq]
-    story.head(view, place, now)
+    with right:
+        story.head(view, place, now)
     if not lives:
         st.info(f"Block {place.block} was never handed out in this trace.")
         return
@@ -35,7 +38,7 @@ def render(view: TraceView, place: Place) -> None:
 
 def _choice(view: TraceView, place: Place) -> None:
     st.session_state["block_box"] = None if place.block < 0 else place.block
-    st.number_input("Block", 0, view.num_blocks - 1, value=None, key="block_box", on_change=_take, width=160,
+    st.number_input("Block", 0, view.num_blocks - 1, value=None, key="block_box", on_change=_take,
                     placeholder=f"0..{view.num_blocks - 1}")  # fmt: skip
 
 

@@ -11,9 +11,8 @@ from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.palette import STATES
 from kvscope.dashboard.session import Place, TraceView, go, names_of, pool_at, row_at
 from kvscope.dashboard.views import blocks
-from kvscope.dashboard.words import event_text, short_site
+from kvscope.dashboard.words import event_text
 from kvscope.inspector.biography import kind_words
-from kvscope.inspector.source import site_text
 
 WINDOW = 50
 
@@ -39,13 +38,12 @@ def _table(view: TraceView, place: Place, wanted: set[str]) -> None:
         st.info("No event of these kinds in this trace.")
         return
     names = names_of(view)
-    columns = (("event", "number"), ("step", "number"), ("what", "grow"), ("where", "text"))
+    columns = (("event", "number"), ("step", "number"), ("what", "grow"))
     steps = view.events["step"]
     told = [
-        (int(view.seqs[row]), int(steps[row]) if steps[row] >= 0 else None, event_text(view, row, names),
-         short_site(site_text(view, row)))
+        (int(view.seqs[row]), int(steps[row]) if steps[row] >= 0 else None, event_text(view, row, names))
         for row in rows
-    ]  # fmt: skip
+    ]
     picked = event_list(columns, told, place.seq, height=600, key="events_around")
     if picked is not None and picked != place.seq:
         go(seq=picked)

@@ -1,65 +1,76 @@
-"""Findings: every broken rule with its severity, the whole report, and a jump to the event."""
+"""Findings: every broken rule, the report of each kind of mistake in full, and jumps to the events."""
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
-from kvscope.inspector.report import report
 
+from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.session import Place, TraceView, checked, go, names_of
-from kvscope.inspector.findings import Finding
+from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group
+from kvscope.inspector.report import report
 
 MAX_REPORTS = 20
+MAX_LISTED = 1000
 
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     result = checked(view)
-    looked = (
-        f"{count_text(result.events)} events, {count_text(result.blocks)} blocks, {count_text(result.slots)} slots "
-        f"checked by {len(result.detectors)} detectors"
-    )
     for note in result.notes:
         st.warning(note, icon=":material/info:")
     if result.nothing_to_check:
         st.info("Nothing to check: no event of this trace speaks of a block.")
         return
-    if not result.findings:
-        st.success(f"No rule is broken: {looked} ({', '.join(result.detectors)}).", icon=":material/verified:")
-        return
-    st.markdown(f"**{len(result.findings)} findings.** {looked[0].upper()}{looked[1:]}.")
-    st.dataframe(_table(view, result.findings), hide_index=True, key="finding_table",
-                 height=min(35 * (len(result.findings) + 1) + 3, 248))  # fmt: skip
-    for i, finding in enumerate(result.findings[:MAX_REPORTS]):
-        _one(view, finding, i)
-    if len(result.findings) > MAX_REPORTS:
-        st.caption(f"Reports of the first {MAX_REPORTS}; `kvscope check` prints all of them.")
-
-
-def _one(view: TraceView, finding: Finding, number: int) -> None:
-    label = f"**{finding.code}** {finding.title}, event {count_text(finding.seq)}"
-    with st.expander(label, expanded=number == 0, icon=":material/bug_report:"):
-        st.markdown(finding.why)
-        with st.container(horizontal=True):
-            if st.button("Jump to this event", key=f"jump_{number}", icon=":material/my_location:", type="primary"):
-                go("blocks", seq=finding.seq, block=max(finding.block, -1))
-            if finding.block >= 0 and st.button("Biography", key=f"life_{number}", icon=":material/history:"):
-                go("biography", seq=finding.seq, block=finding.block)
-            if st.button("Events around it", key=f"events_{number}", icon=":material/list:"):
-                go("events", seq=finding.seq, block=finding.block)
-        st.code(report(finding, view), language=None, wrap_lines=False)
-
-
-def _table(view: TraceView, found: tuple[Finding, ...]) -> pd.DataFrame:
-    names = names_of(view)
-    return pd.DataFrame(
-        {
-            "severity": [f.severity for f in found],
-            "code": [f.code for f in found],
-            "what": [f.title for f in found],
-            "event": [f.seq for f in found],
-            "step": [f.step for f in found],
-            "by": [names(f.seq_id) if f.seq_id >= 0 else "" for f in found],
-        }
+    looked = (
+        f"{count_text(result.events)} events, {count_text(result.blocks)} blocks and {count_text(result.slots)} slots"
     )
+    ran = f"by the detectors {' '.join(result.detectors)}"
+    if not result.findings:
+        st.success(f"No rule is broken. Checked {looked} {ran}.", icon=":material/verified:")
+        return
+    groups = group(result.findings, view)
+    kinds = "1 kind" if len(groups) == 1 else f"{len(groups)} kinds"
+    st.markdown(f"**{count_text(len(result.findings))} findings of {kinds}** in {looked}, {ran}.")
+    for i, found in enumerate(groups[:MAX_REPORTS]):
+        _one(view, found, i)
+    if len(groups) > MAX_REPORTS:
+        st.caption(f"The first {MAX_REPORTS} kinds are reported in full; `kvscope check` prints all of them.")
+    _list(view, place, result)
+
+
+def _one(view: TraceView, found: FindingGroup, number: int) -> None:
+    """One kind of mistake: its first finding in full."""
+    first = found.first
+    more = f", and {count_text(len(found.others))} more like it" if found.others else ""
+    label = f"**{first.code}** {first.title} at event {count_text(first.seq)}{more}"
+    with st.expander(label, expanded=number == 0, icon=":material/bug_report:"):
+        with st.container(horizontal=True):
+            _jump(first, f"jump_{number}", "Jump to this event", ":material/my_location:", "blocks", primary=True)
+            if first.block >= 0:
+                _jump(first, f"life_{number}", "Biography of the block", ":material/history:", "biography")
+            _jump(first, f"around_{number}", "Events around it", ":material/list:", "events")
+        st.code(report(first, view, name=view.path.name), language=None)
+
+
+def _jump(finding: Finding, key: str, label: str, icon: str, page: str, *, primary: bool = False) -> None:
+    if st.button(label, key=key, icon=icon, type="primary" if primary else "secondary"):
+        go(page, seq=finding.seq, block=finding.block if finding.block >= 0 else None)
+
+
+def _list(view: TraceView, place: Place, result: CheckResult) -> None:
+    """Every finding in one line; picking one goes to its event."""
+    names = names_of(view)
+    st.markdown("**All findings** (pick one to go to its event)")
+    if len(result.findings) > MAX_LISTED:
+        st.caption(f"The first {MAX_LISTED:,} of {count_text(len(result.findings))}.")
+    columns = (("event", "number"), ("step", "number"), ("code", "text"), ("severity", "text"), ("what", "grow"),
+               ("by", "text"))  # fmt: skip
+    rows = [
+        (f.seq, f.step if f.step >= 0 else None, f.code, f.severity, f.title, names(f.seq_id) if f.seq_id >= 0 else "")
+        for f in result.findings[:MAX_LISTED]
+    ]
+    picked = event_list(columns, rows, place.seq, height=420, key="all_findings")
+    if picked is not None:
+        block = next((f.block for f in result.findings if f.seq == picked), -1)
+        go("blocks", seq=picked, block=block if block >= 0 else None)

@@ -1,0 +1,85 @@
+"""Starting the dashboard: its argv, its links, the port check, and that the launcher stays light."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from kvscope.dashboard import launch
+from kvscope.errors import KVScopeError, UsageError
+
+
+def test_command_listens_on_loopback_alone_and_phones_nobody() -> None:
+    argv = launch.command(Path("a.kvtrace"), port=9001, seq=7, block=3, others=[Path("b.kvtrace")])
+    flags, script = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
+    for flag in ("--server.headless=true", "--server.fileWatcherType=none", "--server.address=127.0.0.1",
+                 "--browser.gatherUsageStats=false", "--server.port=9001"):  # fmt: skip
+        assert flag in flags
+    assert script == ["--trace", str(Path("a.kvtrace").resolve()), "--trace", str(Path("b.kvtrace").resolve()),
+                      "--seq", "7", "--block", "3"]  # fmt: skip
+    assert Path(argv[4]).name == "app.py"
+    assert Path(argv[4]).exists()
+
+
+def test_command_without_a_trace_takes_the_working_directory() -> None:
+    argv = launch.command(None)
+    assert argv[-2:] == ["--trace", str(Path.cwd())]
+
+
+def test_url_names_the_place() -> None:
+    link = urlparse(launch.url(port=9001, seq=812, block=5, page="blocks", trace="a b"))
+    assert link.netloc == "127.0.0.1:9001"
+    assert parse_qs(link.query) == {"page": ["blocks"], "seq": ["812"], "block": ["5"], "trace": ["a b"]}
+    assert launch.url() == "http://127.0.0.1:8501/"
+
+
+def test_port_in_use_is_one_line_with_a_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"^port {port} is in use: choose another with --port$"):
+            launch.check_port("127.0.0.1", port)
+        with pytest.raises(UsageError, match="in use"):
+            launch.serve(None, port=port)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_impossible_port(port: int) -> None:
+    with pytest.raises(UsageError, match=r"choose 1\.\.65535"):
+        launch.check_port("127.0.0.1", port)
+
+
+def test_foreign_address() -> None:
+    with pytest.raises(UsageError, match="not an address of this machine"):
+        launch.check_port("192.0.2.1", 9001)
+
+
+def test_server_that_ends_while_starting_is_said() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    process.wait()
+    with pytest.raises(KVScopeError, match="exit status 3"):
+        launch.wait_until_healthy(process, "127.0.0.1", 1)
+
+
+def test_stop_ends_a_process_that_ignores_the_polite_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.3)
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    launch.stop(process)
+    assert process.poll() is not None
+
+
+def test_launcher_imports_no_streamlit() -> None:
+    code = (
+        "import sys, kvscope.dashboard.launch; print([m for m in ('streamlit', 'plotly', 'numpy') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,254 @@
+"""Figures and the canvas payload: what is drawn is what the inspector computed, and never too many points of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscope.dashboard import canvas, figures, markup, palette
+from kvscope.inspector.biography import biography
+from kvscope.inspector.lanes import lanes
+from kvscope.inspector.measures import Series, series
+from kvscope.inspector.state import PoolState, state_at, tables_at
+from kvscope.traces import MemoryRecorder
+
+
+@pytest.fixture(scope="module")
+def trace(toy_engine: ModuleType) -> MemoryRecorder:
+    sink = MemoryRecorder(num_blocks=32, block_size=16, block_bytes=toy_engine.BLOCK_BYTES)
+    engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
+    toy_engine.workload(engine)
+    engine.run()
+    return sink
+
+
+@pytest.fixture(scope="module")
+def measured(trace: MemoryRecorder) -> Series:
+    return series(trace)
+
+
+def _long(events: int, num_blocks: int = 100) -> Series:
+    """A series of `events` rows with one spike of held blocks in the middle."""
+    zeros = np.zeros(events, dtype=np.int32)
+    private = np.arange(events, dtype=np.int32) % 7
+    private[events // 2 : events // 2 + 1] = num_blocks
+    names = ("shared", "in_transit", "cached", "quarantined", "table_entries", "filled_slots", "cow_copies",
+             "preemptions", "refusals", "evictions", "prefix_hit_tokens", "prefix_query_tokens")  # fmt: skip
+    return Series(
+        num_blocks=num_blocks, block_size=16, block_bytes=64, seq=np.arange(events), t_ns=np.arange(events) * 1000,
+        step=np.arange(events, dtype=np.int32) // 10, private=private, free=(num_blocks - private).astype(np.int32),
+        **dict.fromkeys(names, zeros),
+    )  # fmt: skip
+
+
+def _traces_by_name(figure: Any) -> dict[str, Any]:
+    return {t.name: t for t in figure.data}
+
+
+class TestOccupancy:
+    def test_stack_adds_up_to_the_pool_at_every_point(self, measured: Series) -> None:
+        figure = figures.occupancy(measured)
+        stacks = [np.asarray(t.y) for t in figure.data if t.stackgroup == "pool"]
+        assert len(stacks) == 6
+        assert (np.sum(stacks, axis=0) == 32).all()
+
+    def test_draws_the_inspectors_values(self, measured: Series) -> None:
+        shown = _traces_by_name(figures.occupancy(measured))
+        assert np.array_equal(shown["shared"].y, measured.shared)
+        assert np.array_equal(shown["shared"].x, measured.seq)
+
+    @pytest.mark.parametrize("axis", list(figures.AXES))
+    def test_long_traces_are_thinned_and_peaks_survive(self, axis: str) -> None:
+        long = _long(200_000)
+        for curve in figures.occupancy(long, axis).data:
+            assert len(curve.x) <= figures.MAX_POINTS
+        if axis != "step":  # the step axis shows the end of each step, where this spike is not
+            assert max(_traces_by_name(figures.occupancy(long, axis))["private"].y) == 100
+
+    def test_step_axis_has_one_point_per_step(self, measured: Series) -> None:
+        x = _traces_by_name(figures.occupancy(measured, "step"))["free"].x
+        assert len(set(x.tolist())) == len(x) == len(set(measured.step.tolist()))
+
+    def test_cursor_lies_at_the_event(self, measured: Series) -> None:
+        (line,) = figures.occupancy(measured, "time", cursor=700).layout.shapes
+        assert line.x0 == pytest.approx((measured.t_ns[700] - measured.t_ns[0]) * 1e-9)
+
+    def test_marks_by_cause(self, measured: Series) -> None:
+        marks = [figures.Mark("preempt", 10, "a"), figures.Mark("finding", 20, "b"), figures.Mark("finding", 21, "c")]
+        shown = _traces_by_name(figures.occupancy(measured, marks=marks))
+        assert list(shown["finding"].x) == [20, 21]
+        assert list(shown["preempt"].text) == ["a"]
+
+    def test_too_many_marks_are_thinned_and_it_is_said(self) -> None:
+        marks = [figures.Mark("evict", i, "") for i in range(5000)]
+        (shown,) = [t for t in figures.occupancy(_long(6000), marks=marks).data if t.mode == "markers"]
+        assert len(shown.x) <= figures.MAX_MARKS
+        assert "of 5000" in shown.name
+
+    def test_empty_trace_gives_an_empty_figure(self) -> None:
+        assert figures.occupancy(_long(0), cursor=0).layout.shapes == ()
+
+
+class TestSmallMultiple:
+    def test_absent_ratio_is_a_gap(self) -> None:
+        (curve,) = figures.small_multiple(_long(50), "sharing_factor").data  # no table entry anywhere
+        assert np.isnan(np.asarray(curve.y, dtype=float)[0])
+        assert curve.connectgaps is False
+
+    def test_thinned(self) -> None:
+        (curve,) = figures.small_multiple(_long(500_000), "saved_blocks").data
+        assert len(curve.x) <= figures.MAX_POINTS
+
+
+class TestLanes:
+    def test_bars_cover_each_sequence_without_holes(self, trace: MemoryRecorder, measured: Series) -> None:
+        found = lanes(trace)
+        figure = figures.lane_chart(found, measured)
+        for i, lane in enumerate(found):
+            bars = sorted(
+                (base, base + width)
+                for t in figure.data
+                if t.type == "bar"
+                for y, base, width in zip(t.y, t.base, t.x, strict=True)
+                if y == i
+            )
+            assert bars[0][0] == lane.bars[0].seq_lo
+            assert all(before[1] == after[0] for before, after in itertools.pairwise(bars))
+
+    def test_arrow_from_parent_to_child(self, trace: MemoryRecorder, measured: Series) -> None:
+        found = lanes(trace)
+        arrow = figures.Arrow(100, "lighthouse", "lighthouse/1", "copy")
+        (drawn,) = figures.lane_chart(found, measured, arrows=[arrow]).layout.annotations
+        names = [lane.name for lane in found]
+        assert (round(drawn.ay), round(drawn.y)) == (names.index("lighthouse"), names.index("lighthouse/1"))
+
+    def test_many_lanes_stay_below_the_limit(self, trace: MemoryRecorder, measured: Series) -> None:
+        held = next(t for t in figures.lane_chart(lanes(trace) * 12, measured).data if "held" in t.name)
+        assert len(held.x) <= figures.MAX_POINTS
+
+
+def test_block_tables_show_every_entry(trace: MemoryRecorder) -> None:
+    tables, state = tables_at(trace, 500), state_at(trace, 500)
+    (heat,) = figures.block_tables({f"s{s}": row for s, row in tables.items()}, state.entries).data
+    shown = sorted(text for row in heat.text for text in row if text)
+    assert shown == sorted(f"b{b}#{g}" for row in tables.values() for b, g in row)
+
+
+def test_slot_strip_has_a_bar_per_slot() -> None:
+    (bars,) = figures.slot_strip([("a", "#000000")] * 3 + [("empty", "#FFFFFF")] * 13).data
+    assert len(bars.x) == 16
+    assert list(bars.customdata[2:4]) == ["a", "empty"]
+
+
+def _decode(payload: bytes) -> tuple[int, dict[str, Any], dict[str, np.ndarray]]:
+    """Read a payload as canvas.js does."""
+    n, length = np.frombuffer(payload, "<u4", 2)
+    meta = json.loads(payload[8 : 8 + length])
+    at, found = 8 + int(length), {}
+    parts = [("colour", "u1"), ("letter", "u1")]
+    if meta["detail"]:
+        parts += [("fill", "u1"), ("ref", "u1"), ("owner", "<u2"), ("gen", "<u4")]
+    for name, kind in parts:
+        found[name] = np.frombuffer(payload, kind, int(n), at)
+        at += found[name].nbytes
+    assert at == len(payload)
+    return int(n), meta, found
+
+
+def _pool(num_blocks: int) -> PoolState:
+    """A pool whose blocks are private, shared, free, private, ... at event 1,000."""
+    number = np.arange(num_blocks)
+    entries = np.array([1, 2, 0], dtype=np.int32)[number % 3]
+    state = np.array([1, 2, 0], dtype=np.uint8)[number % 3]
+    return PoolState(
+        seq=1000, block_size=16, state=state, gen=np.ones(num_blocks, np.int32), entries=entries,
+        leases=np.zeros(num_blocks, np.int32), fill=np.full(num_blocks, 16, np.int32),
+        published=np.zeros(num_blocks, bool), writing=np.zeros(num_blocks, bool), last_seq=np.full(num_blocks, 990),
+    )  # fmt: skip
+
+
+class TestCanvas:
+    def test_letters_are_the_inspectors(self, trace: MemoryRecorder) -> None:
+        for seq in (0, 40, 300, 700, 1200):
+            state = state_at(trace, seq)
+            n, meta, found = _decode(canvas.encode(state))
+            assert n == 32
+            assert "".join(map(chr, found["letter"])) == "".join(state.letter(b) for b in range(32))
+            assert sum(item["count"] for item in meta["legend"]) == 32
+            assert (found["gen"] == state.gen).all()
+
+    @pytest.mark.parametrize("mode", canvas.MODES)
+    def test_every_mode_gives_each_block_a_colour_of_its_palette(self, trace: MemoryRecorder, mode: str) -> None:
+        tables = tables_at(trace, 600)
+        owners: dict[int, list[int]] = {}
+        for seq_id, row in tables.items():
+            for block, _ in row:
+                owners.setdefault(block, []).append(seq_id)
+        _, meta, found = _decode(canvas.encode(state_at(trace, 600), mode, owners=owners))
+        assert found["colour"].max() < len(meta["palette"])
+        assert len(set(found["colour"].tolist())) > 1
+
+    def test_owner_is_named(self, trace: MemoryRecorder) -> None:
+        _, meta, found = _decode(canvas.encode(state_at(trace, 600), owners={3: [8, 9]}, names={8: "haiku"}))
+        assert meta["names"][found["owner"][3]] == "haiku, s9"
+        assert found["owner"][4] == canvas.NO_OWNER
+
+    def test_selected_and_marked(self, trace: MemoryRecorder) -> None:
+        _, meta, _ = _decode(canvas.encode(state_at(trace, 600), selected=5, marked=[7, 7, 99]))
+        assert (meta["selected"], meta["marked"]) == (5, [7])
+        assert json.loads(json.dumps(meta))["alt"].startswith("Map of 32 blocks at event 600")
+
+    def test_size_stays_within_a_refresh(self) -> None:
+        assert len(canvas.encode(_pool(canvas.MAX_DETAILED))) < 300_000
+        assert len(canvas.encode(_pool(canvas.MAX_CELLS))) < 300_000
+
+    def test_huge_pool_shows_the_most_telling_state_of_a_cell(self) -> None:
+        pool = _pool(3 * canvas.MAX_CELLS)
+        n, meta, found = _decode(canvas.encode(pool, selected=5))
+        assert (n, meta["span"]) == (canvas.MAX_CELLS, 3)
+        assert set(map(chr, found["letter"])) == {"S"}  # each cell holds a private, a shared and a free block
+        assert canvas.block_of(pool, 4) == 13
+        assert meta["selected"] == 1
+
+    def test_refcount_legend_counts_blocks(self) -> None:
+        _, meta, _ = _decode(canvas.encode(_pool(30), "refcount"))
+        assert {item["label"]: item["count"] for item in meta["legend"]} == {"ref 0": 10, "1": 10, "2": 10, "3": 0}
+
+    def test_age_legend_names_the_events(self) -> None:
+        _, meta, _ = _decode(canvas.encode(_pool(30), "age"))
+        assert meta["legend"][0]["label"] == "3-14 events ago"
+        assert meta["legend"][0]["count"] == 30
+
+
+def test_states_have_distinct_letters_and_colours() -> None:
+    states = [*palette.STATES, palette.WRITING]
+    assert len({s.letter for s in states}) == len({s.colour for s in states}) == 7
+    assert {s.letter for s in states} == set("FPSCQWT")
+
+
+def test_ink_is_readable() -> None:
+    assert palette.ink_on("#0072B2") == "#FFFFFF"
+    assert palette.ink_on("#F0E442") == "#000000"
+
+
+def test_markup_escapes_names() -> None:
+    said = markup.now("<script>alert(1)</script>", "a & b")
+    assert "<script>" not in said
+    assert "a &amp; b" in said
+    assert markup.plain("a*b_[c](d)") == r"a\*b\_\[c\]\(d\)"
+
+
+def test_ranges() -> None:
+    assert markup.ranges([2, 3, 4, 7, 9, 10]) == "2-4, 7, 9-10"
+
+
+def test_biography_and_map_agree(trace: MemoryRecorder) -> None:
+    state = state_at(trace, 900)
+    for block in range(32):
+        lives = biography(trace, block, 900)
+        assert max((life.gen for life in lives), default=0) == state.gen[block]
