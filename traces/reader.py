@@ -118,7 +118,22 @@ class TraceReader:
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""
         before = self._end
+        if not self.clean:
+            self._read_manifest()
+        self._read_all()
+        if not self.live and not self.clean:
+            self._read_manifest()
+            if self.clean:  # it was closed while we read
+                self._read_all()
+        return self._end > before
+
+    def _read_manifest(self) -> None:
+        self.manifest, self.pool, self._manifest_warnings = load_manifest(self.path)
+
+    def _read_all(self) -> None:
+        """One look at each file. The manifest has been read before: if it says closed, the rest is complete."""
         # Hot rows first: one that is sealed meanwhile is then found in a segment, the other way round in neither.
+        # Names last: they are written before the rows that use them.
         try:
             hot, notes = read_hot(self.path / HOT)
         except OSError as error:
@@ -133,13 +148,12 @@ class TraceReader:
         self._end = int(self._store_seqs[self._count - 1]) + 1 if self._count else 0
         self._details.set_hot(hot.details, self._sealed_end)
         self._details.add_late(self._late_file.poll())
-        if not self.clean:
-            self.manifest, self.pool, self._manifest_warnings = load_manifest(self.path)
-        self._read_names()
+        put_sites(self._sites_file.poll(), self.sites, self._sites_needed)
+        put_actors(self._actors_file.poll(), self.actors, self._actors_needed)
+        self._facts_file.poll()
         self._find_gaps(hot)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
         self.warnings = [*self._manifest_warnings, *notes, *self._describe(hot)]
-        return self._end > before
 
     def _read_segments(self, hot_rows: int) -> None:
         """Read the batches that were sealed since."""
@@ -186,11 +200,6 @@ class TraceReader:
         if len(events):
             self._sites_needed = max(self._sites_needed, int(events["site"].max()) + 1)
             self._actors_needed = max(self._actors_needed, int(events["actor"].max()) + 1)
-
-    def _read_names(self) -> None:
-        put_sites(self._sites_file.poll(), self.sites, self._sites_needed)
-        put_actors(self._actors_file.poll(), self.actors, self._actors_needed)
-        self._facts_file.poll()
 
     def _find_gaps(self, hot: HotTail) -> None:
         seqs = self._store_seqs[max(self._sealed_count - 1, 0) : self._count]

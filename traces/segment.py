@@ -65,15 +65,23 @@ def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
     schema = arrow_schema()
     count = len(rows)
     positions, offsets, values = details
-    starts = np.zeros(count + 1, np.int32)
     has = np.zeros(count, bool)
     has[positions] = True
-    lengths = np.zeros(count, np.int32)
-    lengths[positions] = np.diff(offsets)
-    np.cumsum(lengths, out=starts[1:])
-    detail = pa.ListArray.from_arrays(pa.array(starts), pa.array(values), mask=pa.array(~has))
-    columns = [pa.array(np.ascontiguousarray(rows[name])) for name in EVENT_DTYPE.names or ()]
-    batch = pa.record_batch([*columns, detail], schema=schema)
+    starts = np.zeros(count + 1, np.int32)
+    starts[1:][positions] = np.diff(offsets)
+    np.cumsum(starts, out=starts)
+    # Arrays straight from buffers: `pa.array` would look for pandas, and import it.
+    columns = [
+        pa.Array.from_buffers(field.type, count, [None, pa.py_buffer(np.ascontiguousarray(rows[field.name]))])
+        for field in schema
+        if field.name != "detail"
+    ]
+    numbers = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+    valid = pa.py_buffer(np.packbits(has, bitorder="little"))
+    detail = pa.Array.from_buffers(
+        schema.field("detail").type, count, [valid, pa.py_buffer(starts)], children=[numbers]
+    )
+    batch = pa.RecordBatch.from_arrays([*columns, detail], schema=schema)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
