@@ -74,7 +74,8 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> Che
 def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> None:
     """Every event: first the detectors, then the ledger."""
     from kvscope.inspector.detectors.life import Slot
-    from kvscope.inspector.detectors.replay import Handler, Row, chunks
+    from kvscope.inspector.detectors.records import Row
+    from kvscope.inspector.detectors.replay import Handler, chunks
     from kvscope.inspector.state import BLOCK_KINDS
 
     table: list[list[Handler]] = [[] for _ in range(256)]

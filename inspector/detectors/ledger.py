@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.inspector.detectors.base import Detector
-from kvscope.inspector.detectors.replay import FREE, QUARANTINED, UNPLACED, Block, Ledger, Row
+from kvscope.inspector.detectors.records import FREE, QUARANTINED, UNPLACED, Block, Row
+from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.measures import series
 from kvscope.inspector.source import Names, joined, life
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, to_signed

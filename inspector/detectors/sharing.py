@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
-from kvscope.inspector.detectors.replay import Block, Ledger, Row
+from kvscope.inspector.detectors.records import Block, Row
+from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.source import Names, joined, life
 from kvscope.traces.schema import Kind, unpack_range
 

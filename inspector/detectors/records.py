@@ -1,0 +1,102 @@
+"""What the replay keeps: an event as plain ints, and one record per block, sequence, pending write and open step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FREE, UNPLACED, QUARANTINED = "free", "unplaced", "quarantined"  # where an unheld, unpublished block is
+
+
+class Row(NamedTuple):
+    """One event as plain ints; the field order is that of EVENT_DTYPE."""
+
+    t_ns: int
+    aux: int
+    step: int
+    block: int
+    gen: int
+    seq_id: int
+    lblock: int
+    ref_before: int
+    ref_after: int
+    fill: int
+    site: int
+    kind: int
+    reason: int
+    actor: int
+    tier: int
+
+
+@dataclass(slots=True)
+class Block:
+    """One physical block and its current life."""
+
+    id: int
+    gen: int = 0
+    known: bool = True
+    place: str = FREE
+    published: bool = False
+    ref: int = 0  # what the last event said
+    ref_other: int = -1  # what it is if the last, refused call was carried out all the same
+    entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (seq_id, lblock) -> since event
+    leases: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id -> (slot_lo, slot_hi, since event)
+    written: int = 0  # bit per slot
+    last_use: int = -1  # ordinal of the last step that used it, known once it is released
+    unbound_write: int = -1  # event of a write that no begun step has taken yet
+    released: dict[tuple[int, int], int] = field(default_factory=dict)  # entries that are gone -> release event
+    story: dict[str, int] = field(default_factory=dict)  # role -> event
+    published_as: tuple[int, ...] | None = None  # parent hash, tokens, own hash
+    published_at: int = -1  # logical block in its writer's table
+
+    @property
+    def held(self) -> bool:
+        """Whether a table or a lease holds it."""
+        return bool(self.entries or self.leases)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The sequences that hold it."""
+        return tuple(dict.fromkeys(seq_id for seq_id, _ in self.entries))
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One sequence and its block table."""
+
+    id: int
+    known: bool = True
+    table: dict[int, tuple[int, int]] = field(default_factory=dict)  # logical block -> (block, gen)
+    digest: int = 0
+    began: int = -1  # event of its last ADMIT, RESUME or FORK
+    ended: int = -1  # event of its last FINISH, ABORT or PREEMPT
+    ended_kind: int = -1
+    sched_seq: int = -1  # its last SCHED event
+    sched_step: int = -1  # ordinal of that step
+    checked_to: int = 0  # positions below are known to be written
+    suspect: bool = False  # a block of its table may be dead
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended and was not admitted again."""
+        return self.ended > self.began
+
+
+class PendingWrite(NamedTuple):
+    """A write that was issued and has not landed."""
+
+    block: int
+    gen: int
+    lo: int
+    hi: int
+    seq: int
+    seq_id: int
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step that has begun and not ended."""
+
+    ordinal: int
+    begin_seq: int
+    writes: list[PendingWrite] = field(default_factory=list)
