@@ -46,7 +46,7 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         _fault("missing-copy", "a sample appends into a block that its siblings hold too, without copying it first",
                "KV006", "sharing:MissingCopy", ("KV006",)),
-        _fault("write-to-published", "after a rollback, new tokens are written into a block that the prefix cache serves",
+        _fault("write-to-published", "after a rollback, tokens are written into a block that the prefix cache serves",
                "KV015", "sharing:WriteToPublished", ("KV023",)),
         _fault("short-copy", "copy-on-write copies one slot too few", "KV009", "sharing:ShortCopy", ("KV009", "KV023")),
         _fault("double-free", "a finished sequence puts its first block on the free list a second time",
@@ -57,7 +57,7 @@ FAULTS: dict[str, Fault] = {
                "KV005", "counting:HalfDoneAdmission", ("KV025",)),
         _fault("free-without-fence", "blocks freed during an open step are handed out before it has ended",
                "KV013", "fences:FreeWithoutFence", ("KV013",)),
-        _fault("publish-before-commit", "blocks enter the prefix index when they are scheduled, not when they are computed",
+        _fault("publish-before-commit", "blocks enter the prefix index when scheduled, not when computed",
                "KV016", "fences:PublishBeforeCommit", ()),
         _fault("hash-without-identity", "the prefix hash leaves out who may share (adapter, salt)",
                "KV011", "prefixes:HashWithoutIdentity", ("KV023",)),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kvscope.inspector.fuzz.protocol import Copy, Factory, OutOfBlocks, PagedAllocator, Violation, Write, build, offers
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 
 Tables = dict[int, list[int]]
+Call = tuple[str, tuple[Any, ...]]
 
 
 class Harness:
@@ -32,11 +34,12 @@ class Harness:
         self.capacity = self.target.num_free()
         self.live: dict[int, Prefix] = {}
         self.preempted: dict[int, Prefix] = {}
+        self._used: set[int] = set()  # ids that are, or were, a sequence's
         self.steps: deque[set[tuple[int, int]]] = deque()  # slots in use by each open step, oldest first
         self.shadow = Shadow(block_size)
         self._before = self._view()
         self.shared = self.taken = 0  # most table entries saved, most blocks that could not be had
-        self.program = [f"harness = Harness(factory, {num_blocks}, {block_size})"]  # the calls so far, to be pasted
+        self.calls: list[Call] = []  # operations so far
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -51,6 +54,7 @@ class Harness:
         if done:
             self.preempted.pop(seq, None)
             self.live[seq] = prefix
+            self._used.add(seq)
             self._played(before, seq, self._cached(seq, cached))
         return done
 
@@ -70,6 +74,7 @@ class Harness:
         if done:
             prefix = self.live[parent]
             self.live[child] = Prefix(list(prefix.tokens), prefix.identity)
+            self._used.add(child)
             before[child] = before[parent]
             self._played(before, child)
         return done
@@ -117,6 +122,20 @@ class Harness:
         for seq in list(self.live):
             self.free(seq)
 
+    def allows(self, name: str, *args: Any) -> bool:
+        """Whether the caller may do this now: a call that is not allowed says nothing of the allocator."""
+        if name == "add":
+            seq, tokens, identity = args[0], args[1], args[2] if len(args) > 2 else ()
+            again = self.preempted.get(seq)
+            return seq not in self._used if again is None else again == Prefix(tokens, identity)
+        if name == "fork":
+            return args[0] in self.live and args[1] not in self._used
+        if name == "truncate":
+            return args[0] in self.live and args[1] <= len(self.live[args[0]])
+        if name == "begin_step":
+            return all(seq in self.live for seq in args[0])
+        return bool(self.steps) if name == "end_step" else args[0] in self.live
+
     # -- rules ------------------------------------------------------------------------------------------------------
 
     def tables(self) -> Tables:
@@ -162,7 +181,7 @@ class Harness:
 
     def _begins(self, name: str, *args: object) -> Tables:
         """Note down an operation and the state in front of it; returns a copy of its tables."""
-        self.program.append(f"harness.{name}({', '.join(map(repr, args))})")
+        self.calls.append((name, args))
         self._before = self._view()
         return dict(self._before[0])
 

@@ -7,9 +7,9 @@ preemptions come up by themselves; it also shrinks what fails to the shortest pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import HealthCheck, Phase, seed, settings, target
 from hypothesis import strategies as st
@@ -17,6 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvscope.inspector.fuzz.harness import Harness
 from kvscope.inspector.fuzz.protocol import Factory, Violation, offers
+from kvscope.inspector.fuzz.shrink import Program, shrink
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 MAX_LIVE = 6
 MAX_STEPS = 3
@@ -25,7 +28,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=3)
 PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=6)
 
 
-def can(*names: str) -> Any:
+def can(*names: str) -> Callable[[Rule], Rule]:
     """A rule for allocators that offer these methods."""
     return precondition(lambda machine: offers(machine.harness.target, *names))
 
@@ -44,6 +47,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     """Every operation of the protocol in any order; the harness checks after each."""
 
     factory: ClassVar[Factory]
+    failing: ClassVar[Program | None] = None  # the program that broke a rule last
     harness: Harness
 
     def __init__(self) -> None:
@@ -156,10 +160,13 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def _do(self, operation: str, *args: object) -> None:
         self.failed = True
+        harness = self.harness
         try:
-            getattr(self.harness, operation)(*args)
+            getattr(harness, operation)(*args)
         except Violation as violation:
-            violation.program = tuple(self.harness.program)
+            program = Program(harness.target.num_blocks, harness.block_size, tuple(harness.calls))
+            type(self).failing = program
+            violation.add_note("\n".join(program.lines()))
             raise
         self.failed = False
 
@@ -171,39 +178,37 @@ def machine_for(factory: Factory) -> type[AllocatorMachine]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The shortest program that was found to break a rule."""
+    """A rule that broke, and the shortest program found that breaks it."""
 
     code: str
     message: str
-    program: tuple[str, ...]  # one call per line; the first makes the harness
+    program: Program
 
     def __str__(self) -> str:
-        return "\n".join([*self.program, self.message])
+        return "\n".join([*self.program.lines(), self.message])
 
 
-def hunt(factory: Factory, *, examples: int = 300, steps: int = 30, seed_value: int = 0) -> Failure | None:
+def hunt(factory: Factory, *, examples: int = 300, steps: int = 50, seed_value: int = 0) -> Failure | None:
     """Drive an allocator until a rule breaks; None if none did. The same seed gives the same run.
-
-    Short programs are tried first: what they find is shrunk in a moment.
 
     Args:
         examples: programs tried. steps: rules per program, at most.
     """
-    short = (Phase.generate, Phase.shrink)
-    for length, phases in ((steps // 3, short), (steps, (*short, Phase.target))):
-        machine = seed(seed_value)(machine_for(factory))
-        options = settings(
-            max_examples=max(1, examples // 2),
-            stateful_step_count=max(1, length),
-            database=None,
-            deadline=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-        )
-        try:
-            run_state_machine_as_test(machine, settings=options)
-        except Violation as violation:
-            return Failure(violation.code, str(violation), violation.program)
+    machine = machine_for(factory)
+    options = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],  # the programs are plain calls: `shrink` is faster on them than on Hypothesis' choices
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(seed(seed_value)(machine), settings=options)
+    except Violation as violation:
+        assert machine.failing is not None
+        program = shrink(factory, machine.failing, violation.code)
+        return Failure(violation.code, str(program.run(factory) or violation), program)
     return None

@@ -37,7 +37,7 @@ class PagedAllocator(Protocol):
     block_size: int
 
     def add(self, seq: int, tokens: Sequence[int]) -> int | None:
-        """Admit with its prompt; returns cached tokens (None: no prefix cache). Raises OutOfBlocks and changes nothing."""
+        """Admit with its prompt; returns cached tokens (None: no prefix cache). Raises OutOfBlocks, unchanged."""
         ...
 
     def append(self, seq: int, token: int) -> None:
@@ -118,7 +118,6 @@ class Violation(AssertionError):
         super().__init__(f"{why} [{code} {NAMES[code]}]")
         self.code = code
         self.why = why
-        self.program: tuple[str, ...] = ()  # the calls that led here, where they are known
 
 
 def offers(target: object, *names: str) -> bool:
