@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # Nothing in the tests may ask a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Read when torch is imported. Threads that spin while they wait make a matrix product up to twenty times slower
+# on a machine whose cores are all busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def change_json(path: Path, **values: Any) -> None:
     ("values", "says"),
     [
         ({"model_type": "gemma3"}, "architecture 'gemma3' is not supported; Llama-family (llama, mistral, qwen2) only"),
-        ({"model_type": ...}, "architecture None"),
+        ({"model_type": ...}, "names no architecture"),
         (
             {"model_type": "mistral", "sliding_window": 128},
             "sliding attention window of 128 tokens in a context of 512",
