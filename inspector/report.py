@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict
 from typing import Any
 
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group, one_line
 from kvscope.inspector.rules import RULES
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life, row_of, short_path, site_of
-from kvscope.inspector.story import Moment, Story, tell
+from kvscope.inspector.story import Moment, Story, freed_at, tell
 
 WIDTH = 66
 _LISTED = 5  # further findings of a group that get a line
@@ -180,7 +181,8 @@ def _written(story: Story) -> list[str]:
 
 def _why(story: Story) -> list[str]:
     rule = RULES[story.finding.code]
-    return [f"Why this is {rule.kind}: {story.finding.why};", *(f"  {line}" for line in _wrapped(rule.text))]
+    text = f"Why this is {rule.kind}: {story.finding.why}. {rule.text[0].upper()}{rule.text[1:]}"
+    return textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _ledger(story: Story) -> list[str]:
@@ -249,13 +251,13 @@ def _view(finding: Finding, name: str) -> str:
 def _summary(story: Story, trace: TraceLike) -> str:
     finding = story.finding
     site = site_of(trace, row_of(trace, finding.seq))
-    where = f"{short_path(site.file)}:{site.line} in {site.function}" if site else life(finding.block, finding.gen)
-    for role in ("freed", "released", "allocated"):
-        seq = finding.seq_of(role)
+    place = f" {life(finding.block, finding.gen)}" if finding.block >= 0 else ""
+    where = f" {short_path(site.file)}:{site.line} in {site.function}" if site else place
+    for role, seq in (("freed", freed_at(trace, finding)), ("allocated", finding.seq_of("allocated"))):
         other = site_of(trace, row_of(trace, seq)) if seq is not None else None
         if other is not None:
-            return f"KVSAN: {finding.code} {finding.name} {where} ({role} {short_path(other.file)}:{other.line})"
-    return f"KVSAN: {finding.code} {finding.name} {where}"
+            return f"KVSAN: {finding.code} {finding.name}{where} ({role} {short_path(other.file)}:{other.line})"
+    return f"KVSAN: {finding.code} {finding.name}{where}"
 
 
 def _who(seq_id: int, names: Names) -> str:
@@ -286,9 +288,3 @@ def _ranges(slots: list[int]) -> str:
         else:
             parts.append([slot, slot + 1])
     return " ".join(_slots(lo, hi) for lo, hi in parts)
-
-
-def _wrapped(text: str, width: int = 96) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)

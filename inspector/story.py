@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
@@ -15,23 +16,15 @@ from kvscope.traces.sink import Frame, Site
 
 # Codes whose fault leaves wrong bytes behind that later steps read.
 CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016"})
-# Roles of related events that get a section of their own: (role, heading), in this order.
-SECTIONS = (
-    ("freed", "freed by"),
-    ("released", "last released by"),
-    ("quarantined", "quarantined by"),
-    ("evicted", "evicted by"),
-    ("first_release", "first released by"),
-    ("shared", "shared by"),
-    ("published", "published by"),
-    ("allocated", "allocated by"),
-    ("last_write", "last valid write by"),
-    ("write", "written by"),
-    ("previous", "event before"),
-    ("lease", "leased by"),
-    ("landed", "landed at"),
-    ("step_begin", "step began at"),
-)
+# Events that a detector names beside the life's own story: role -> heading.
+_EXTRA = {
+    "first_release": "first released by",
+    "write": "written by",
+    "previous": "event before by",
+    "lease": "leased by",
+    "landed": "landed at",
+    "step_begin": "step begun by",
+}
 _LEDGER_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE, Kind.LEASE, Kind.UNLEASE)
 _LEDGER_WORDS = {Kind.ALLOC: "alloc", Kind.SHARE: "fork", Kind.HIT: "hit", Kind.RELEASE: "release",
                  Kind.LEASE: "lease", Kind.UNLEASE: "unlease"}  # fmt: skip
@@ -102,14 +95,13 @@ def tell(finding: Finding, trace: TraceLike) -> Story:
     rows = life_rows(trace, finding.block, finding.gen) if has_block else np.empty(0, dtype=np.int64)
     before = rows[np.asarray(trace.seqs)[rows] < finding.seq]
     torn = [w for w in slot_writers(trace, trace.events, rows.tolist()) if len(w.writers) > 1] if has_block else []
-    related = dict(finding.related)
     return Story(
         finding=finding,
         names=names,
         act=moment(trace, "act", finding.seq, names),
         now=_now(trace, finding, pool, names) if has_block else "",
         holders=_other_holders(trace, finding) if has_block else [],
-        moments=[moment(trace, heading, related[role], names) for role, heading in SECTIONS if role in related],
+        moments=[moment(trace, heading, seq, names) for heading, seq in _sections(trace, finding, before)],
         written_before=runs(slot_writers(trace, trace.events, before.tolist())) if has_block else [],
         clobbered=[w.slot for w in torn],
         clobberers=sorted({s for w in torn for s in w.writers}),
@@ -162,18 +154,71 @@ def _other_holders(trace: TraceLike, finding: Finding) -> list[Holder]:
     return [h for h in found if h.kind == "lease" or h.seq_id != finding.seq_id]
 
 
+def _sections(trace: TraceLike, finding: Finding, rows: IntArray) -> list[tuple[str, int]]:
+    """(heading, event) of the life's own story before the finding, its end first, then what the detector names.
+
+    Args:
+        rows: the rows of the life before the finding.
+    """
+    events, seqs = trace.events[rows], np.asarray(trace.seqs)[rows]
+    kind = events["kind"]
+
+    def last(which: npt.NDArray[np.bool_]) -> int | None:
+        found = np.flatnonzero(which)
+        return int(seqs[found[-1]]) if len(found) else None
+
+    freed = freed_at(trace, finding)
+    valid = seqs < (freed if freed is not None else finding.seq)
+    out = [
+        ("freed by", freed),
+        ("evicted by", last(kind == Kind.EVICT)),
+        ("handed out again by", _reused(trace, finding)),
+    ]
+    if finding.code in ("KV004", "KV006", "KV007", "KV010", "KV015"):
+        out.append(("shared by", last(((kind == Kind.SHARE) | (kind == Kind.HIT)) & valid)))
+    if finding.code in ("KV011", "KV015", "KV016", "KV020"):
+        out.append(("published by", last(kind == Kind.PUBLISH)))
+    out.append(("previously allocated by" if freed is not None else "allocated by", last(kind == Kind.ALLOC)))
+    if finding.code in CONTENT_CODES:
+        out.append(("last valid write by", last((kind == Kind.WRITE) & valid)))
+    out += [(heading, finding.seq_of(role)) for role, heading in _EXTRA.items()]
+    return [(heading, seq) for heading, seq in out if seq is not None]
+
+
+def freed_at(trace: TraceLike, finding: Finding) -> int | None:
+    """The release that took the last holder of the life away, before the finding; None while it is held."""
+    if not 0 <= finding.block < trace.num_blocks:
+        return None
+    events = trace.events
+    rows = life_rows(trace, finding.block, finding.gen)
+    counted = rows[(events["ref_after"][rows] >= 0) & (events["ref_before"][rows] >= 0)]
+    counted = counted[np.asarray(trace.seqs)[counted] < finding.seq]
+    moved = counted[events["ref_before"][counted] != events["ref_after"][counted]]
+    if not len(moved) or events["ref_after"][moved[-1]] != 0:
+        return None
+    return int(trace.seqs[moved[-1]])
+
+
+def _reused(trace: TraceLike, finding: Finding) -> int | None:
+    """The hand-out that began the next life, up to the finding or to what landed in it."""
+    events, seqs = trace.events, np.asarray(trace.seqs)
+    until = finding.seq_of("landed") or finding.seq
+    rows = np.flatnonzero((events["block"] == finding.block) & (events["kind"] == Kind.ALLOC))
+    rows = rows[(events["gen"][rows] > finding.gen) & (seqs[rows] < until)]
+    return int(seqs[rows[0]]) if len(rows) and finding.block >= 0 else None
+
+
 def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> str:
     block = finding.block
     held = list(dict.fromkeys(names(h.seq_id) for h in holders(trace, block, finding.seq) if h.kind == "table"))
     state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[block])]
     current = life(block, int(pool.gen[block]))
     by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""
-    freed = finding.seq_of("freed") or finding.seq_of("quarantined")
-    after = ""
-    if freed is not None and freed < finding.seq:
+    freed, after = freed_at(trace, finding), ""
+    if freed is not None:
         t = trace.events["t_ns"]
         elapsed = float(t[row_of(trace, finding.seq)] - t[row_of(trace, freed)]) * 1e-3
-        after = f" ({finding.seq - freed} events / {elapsed:.1f} us after the free)"
+        after = f" ({finding.seq - freed} events / {elapsed:.1f} us after the release)"
     return f"b{block} is now {current}, {state}{by}{after}"
 
 

@@ -80,7 +80,7 @@ class Ref(Detector):
         key = (row.seq_id, row.lblock)
         stale = 0 <= row.gen < block.gen
         if block.known and (stale or key not in block.entries) and (stale or key in block.released or not block.held):
-            now = f"it is {life(block.id, block.gen)} by now" if stale else f"it has {block.ref} holders"
+            now = f"it is {life(block.id, block.gen)} by now" if stale else f"its count is {block.ref}"
             first = -1 if stale else block.released.get(key, block.story.get("released", -1))
             self.ledger.find(
                 "KV004", row, f"a release of {life(block.id, row.gen)} (counted {row.ref_before} -> {row.ref_after}) "
