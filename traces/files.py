@@ -20,7 +20,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 PWrite = Callable[[int, bytes, int], int]
-LATE_MAGIC = b"LATE"
+LATE_MAGIC = b"LATE"  # then crc32 of what follows it, u32 number of values, i64 seq, the values
+_LATE_HEADER = 20
 MAX_PENDING_BYTES = 1 << 20
 _CRC_TAIL = len(',"crc":"00000000"}')
 
@@ -36,28 +37,29 @@ def dump_line(record: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError, TypeError: the record is not representable (a cycle, keys that are no text).
     """
-    body = json.dumps(record, separators=(",", ":"), default=_plain)
-    crc = zlib.crc32(body.encode())
-    return f'{body[:-1]}{"," if len(body) > 2 else ""}"crc":"{crc:08x}"}}\n'.encode()
+    return _seal(json.dumps(record, separators=(",", ":"), default=_plain).encode()) + b"\n"
+
+
+def _seal(body: bytes) -> bytes:
+    return body[:-1] + (b"," if len(body) > 2 else b"") + b'"crc":"%08x"}' % zlib.crc32(body)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line that `dump_line` wrote, without its checksum; None when it is damaged."""
-    tail = line[-_CRC_TAIL:]
-    body = line[:-_CRC_TAIL] if tail.startswith(b",") else line[: 1 - _CRC_TAIL]
+    """The record of a line that `dump_line` wrote (its line end taken off), without its checksum; None if damaged."""
+    body = line[:-_CRC_TAIL] + b"}" if len(line) > _CRC_TAIL else b"{}"
+    if _seal(body) != line:
+        return None
     try:
-        if not tail.endswith(b'"}') or int(tail[-10:-2], 16) != zlib.crc32(body + b"}"):
-            return None
-        record = json.loads(line)
+        record = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return {key: value for key, value in record.items() if key != "crc"} if isinstance(record, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def read_lines(data: bytes) -> tuple[list[dict[str, Any]], int, int]:
     """(records, damaged lines, bytes used): all whole lines of `data`; an unfinished last line is left alone."""
     used = data.rfind(b"\n") + 1
-    records = [parse_line(line) for line in data[:used].splitlines()]
+    records = [parse_line(line) for line in data[:used].split(b"\n")[:-1]]
     whole = [record for record in records if record is not None]
     return whole, len(records) - len(whole), used
 
@@ -72,22 +74,22 @@ def read_late(data: bytes) -> tuple[dict[int, tuple[int, ...]], int, int]:
     """(details by seq, damaged places, bytes used) of a late stream; goes on at the next record after damage."""
     found: dict[int, tuple[int, ...]] = {}
     damaged = at = 0
-    while (start := data.find(LATE_MAGIC, at)) >= 0:
-        damaged += start != at
-        if start + 20 > len(data):
-            return found, damaged, start
-        crc, count, seq = struct.unpack_from("<IIq", data, start + 4)
-        end = start + 20 + 8 * count
-        if end <= len(data) and zlib.crc32(memoryview(data)[start + 8 : end]) == crc:
-            found[seq] = struct.unpack_from(f"<{count}q", data, start + 20)
-            at = end
-        elif end > len(data) and data.find(LATE_MAGIC, start + 4) < 0:
-            return found, damaged, start  # unfinished
-        else:
-            damaged += 1
-            at = start + 4
-            at = next_at if (next_at := data.find(LATE_MAGIC, at)) >= 0 else len(data)
-    return found, damaged + (at < len(data)), len(data)
+    while at < len(data):
+        unfinished = LATE_MAGIC.startswith(data[at : at + 4])
+        if unfinished and at + _LATE_HEADER <= len(data):
+            crc, count, seq = struct.unpack_from("<IIq", data, at + 4)
+            end = at + _LATE_HEADER + 8 * count
+            if end <= len(data) and zlib.crc32(memoryview(data)[at + 8 : end]) == crc:
+                found[seq] = struct.unpack_from(f"<{count}q", data, at + _LATE_HEADER)
+                at = end
+                continue
+            unfinished = end > len(data)
+        following = data.find(LATE_MAGIC, at + 1)
+        if following < 0 and unfinished:
+            return found, damaged, at
+        damaged += 1
+        at = following if following >= 0 else len(data)
+    return found, damaged, at
 
 
 class AppendFile:

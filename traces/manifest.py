@@ -77,7 +77,7 @@ def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
         facts = PoolFacts(**known)
     except (TypeError, UsageError) as error:
         raise TraceError(f"{folder}: {MANIFEST} gives no usable pool geometry: {error}") from error
-    wrong = manifest.get("crc") not in (None, manifest_crc(manifest))
+    wrong = manifest.get("crc") != manifest_crc(manifest)
     return manifest, facts, [f"{MANIFEST} does not match its checksum: it was edited or damaged"] if wrong else []
 
 

@@ -116,7 +116,7 @@ def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
         positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
         offsets = np.append(starts[positions], starts[positions[-1] + 1])
         return positions, offsets, _numbers(detail.values, np.dtype("<i8"))
-    except (pa.ArrowException, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
+    except (pa.ArrowException, EOFError, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
         raise ValueError(f"not a readable Arrow batch: {error}") from error
 
 
@@ -287,6 +287,6 @@ class SegmentReader:
             return None
         try:
             return pa.ipc.read_schema(pa.py_buffer(message))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, EOFError, OSError) as error:
             self.damage.append(f"{self.path.name}: unreadable schema: {error}")
             return None

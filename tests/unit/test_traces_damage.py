@@ -1,0 +1,372 @@
+"""Traces that were cut, flipped, mixed up or never were one: everything whole is used, nothing wrong is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscope.errors import TraceError
+from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
+from kvscope.traces.files import MAX_PENDING_BYTES, AppendFile, dump_late, dump_line, parse_line, read_late
+from kvscope.traces.manifest import manifest_crc
+from kvscope.traces.segment import INDEX_DTYPE
+
+POOL = PoolFacts(num_blocks=64, block_size=16)
+ROWS, BATCH = 650, 32
+
+
+def record(path: Path) -> Recorder:
+    recorder = Recorder(path, pool=POOL, sealing="inline", hot_rows=128, seal_rows=BATCH, max_batches=5)
+    for i in range(ROWS):
+        recorder.begin()
+        recorder.detail(recorder.emit(Kind.FREE, block=i % 64, aux=i * 7), [i] * (i % 11))
+    recorder.fact({"type": "run", "n": 1})
+    recorder.fact({"type": "run", "n": 2})
+    return recorder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cleanly closed trace."""
+    with record(tmp_path_factory.mktemp("whole") / "a.kvtrace") as recorder:
+        return recorder.path
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a killed writer leaves: some rows sealed, some in the hot tail."""
+    folder = tmp_path_factory.mktemp("killed")
+    with record(folder / "a.kvtrace") as recorder:
+        shutil.copytree(recorder.path, folder / "b.kvtrace")
+    return folder / "b.kvtrace"
+
+
+def damaged(source: Path, target: Path, name: str, change: Callable[[bytearray], None]) -> TraceReader:
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(source, target)
+    data = bytearray((target / name).read_bytes())
+    change(data)
+    (target / name).write_bytes(data)
+    return open_trace(target)
+
+
+def check_subset(trace: TraceReader, original: TraceReader) -> None:
+    """Every row and detail that is there is right; what is missing is named in `gaps`."""
+    position = np.searchsorted(original.seqs, trace.seqs)
+    np.testing.assert_array_equal(original.seqs[position], trace.seqs)
+    np.testing.assert_array_equal(original.events[position], trace.events)
+    missing = sorted(set(original.seqs.tolist()) - set(trace.seqs.tolist()))
+    named = [seq for lo, hi in trace.gaps for seq in range(lo, hi)]
+    assert named == missing or (not trace.clean and set(named) <= set(missing))
+    for seq in trace.seqs[::7].tolist():
+        assert trace.detail(seq) in (original.detail(seq), None)
+    assert all(fact in original.facts for fact in trace.facts)
+    if missing or trace.facts != original.facts:
+        assert trace.warnings
+
+
+def names(folder: Path, suffix: str) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix == suffix)
+
+
+def test_a_segment_cut_anywhere_is_read_up_to_the_tear(whole: Path, tmp_path: Path) -> None:
+    original = open_trace(whole)
+    name = names(whole, ".arrows")[1]
+    entries = np.frombuffer((whole / name).with_suffix(".index").read_bytes(), INDEX_DTYPE)
+    size = (whole / name).stat().st_size
+    for cut in [*range(0, size - 8, 173), *(int(e["offset"] + e["length"]) for e in entries)]:
+
+        def change(data: bytearray, cut: int = cut) -> None:
+            del data[cut:]
+
+        trace = damaged(whole, tmp_path / "t.kvtrace", name, change)
+        check_subset(trace, original)
+        whole_batches = int((entries["offset"] + entries["length"] <= cut)[1:].sum())
+        assert len(trace.events) == ROWS - 5 * BATCH + whole_batches * BATCH
+        assert bool(trace.gaps) == (whole_batches < 5)
+
+
+def test_a_sidecar_cut_anywhere_is_read_up_to_the_tear(whole: Path, tmp_path: Path) -> None:
+    original = open_trace(whole)
+    name = names(whole, ".index")[-1]
+    size = (whole / name).stat().st_size
+    for cut in range(0, size, 9):
+
+        def change(data: bytearray, cut: int = cut) -> None:
+            del data[cut:]
+
+        trace = damaged(whole, tmp_path / "t.kvtrace", name, change)
+        check_subset(trace, original)
+        assert trace.gaps
+        assert any("torn" in line for line in trace.warnings) == (cut % 56 != 0)
+
+
+@pytest.mark.parametrize("part", ["arrows", "index"])
+def test_a_missing_file_is_a_gap(whole: Path, tmp_path: Path, part: str) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(whole, target)
+    (target / f"events-00001.{part}").unlink()
+    trace = open_trace(target)
+    check_subset(trace, open_trace(whole))
+    assert trace.gaps == [(5 * BATCH, 10 * BATCH)]
+
+
+@pytest.mark.parametrize("name", ["sites.jsonl", "actors.jsonl", "facts.jsonl", "late.bin"])
+def test_names_facts_and_late_details_may_be_missing(whole: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(whole, target)
+    (target / name).unlink()
+    trace = open_trace(target)
+    assert trace.warnings == [f"{name} is missing"]
+    np.testing.assert_array_equal(trace.events, open_trace(whole).events)
+    assert trace.sites[1]
+    assert trace.actors[1]
+
+
+def test_a_hot_tail_cut_anywhere_keeps_its_whole_rows(killed: Path, tmp_path: Path) -> None:
+    original = open_trace(killed)
+    sealed = int(original.seqs[-1]) + 1 - ROWS % BATCH
+    for cut in [0, 7, 4000, 4095, *range(4096, 4096 + 128 * 128, 391)]:
+
+        def change(data: bytearray, cut: int = cut) -> None:
+            del data[cut:]
+
+        trace = damaged(killed, tmp_path / "t.kvtrace", "hot.bin", change)
+        check_subset(trace, original)
+        assert len(trace.events) >= sealed
+        assert any("torn" in line for line in trace.warnings)
+    shutil.rmtree(tmp_path / "t.kvtrace")
+
+
+@pytest.mark.parametrize("suffix", [".arrows", ".index", ".jsonl", ".bin"])
+def test_a_flipped_bit_is_noticed(whole: Path, tmp_path: Path, suffix: str) -> None:
+    original = open_trace(whole)
+    rng = random.Random(1)
+    for name in names(whole, suffix):
+        size = (whole / name).stat().st_size - (8 if suffix == ".arrows" else 0)  # the end mark is nothing to us
+        for _ in range(60):
+            bit = rng.randrange(size * 8)
+
+            def change(data: bytearray, bit: int = bit) -> None:
+                data[bit // 8] ^= 1 << bit % 8
+
+            trace = damaged(whole, tmp_path / "t.kvtrace", name, change)
+            check_subset(trace, original)
+            assert trace.warnings, (name, bit)
+
+
+def test_a_flipped_bit_in_the_manifest_is_noticed(whole: Path, tmp_path: Path) -> None:
+    rng = random.Random(2)
+    size = (whole / "manifest.json").stat().st_size
+    noticed = 0
+    for _ in range(200):
+        bit = rng.randrange(size * 8)
+
+        def change(data: bytearray, bit: int = bit) -> None:
+            data[bit // 8] ^= 1 << bit % 8
+
+        try:
+            trace = damaged(whole, tmp_path / "t.kvtrace", "manifest.json", change)
+        except TraceError:
+            noticed += 1
+            continue
+        noticed += bool(trace.warnings)
+        assert trace.warnings or trace.manifest | {"crc": ""} == open_trace(whole).manifest | {"crc": ""}
+    assert noticed > 150
+
+
+def test_random_bytes_in_any_file_never_break_the_reader(killed: Path, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for name in [path.name for path in killed.iterdir() if path.name != "manifest.json"]:
+        for size in (0, 1, 56, 5000):
+
+            def change(data: bytearray, size: int = size) -> None:
+                data[:] = rng.randbytes(size)
+
+            trace = damaged(killed, tmp_path / "t.kvtrace", name, change)
+            assert trace.warnings
+            trace.details_of(Kind.FREE)
+
+
+def sealed_entry(**values: int) -> bytes:
+    entry = np.zeros(1, INDEX_DTYPE)
+    for name, value in values.items():
+        entry[name] = value
+    entry["check"] = zlib.crc32(entry.tobytes()[:52])
+    return entry.tobytes()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"offset": 0, "length": 2**63, "rows": 1, "kind": 1},
+        {"offset": 2**63, "length": 2**62, "rows": 1, "kind": 1},
+        {"offset": 0, "length": 10, "rows": 2**32 - 1, "kind": 1},
+        {"offset": 0, "length": 0, "rows": 5, "kind": 1},
+        {"offset": 0, "length": 8, "rows": 5, "kind": 1, "crc": zlib.crc32(b"\xff" * 8)},
+        {"offset": 0, "length": 8, "kind": 0, "crc": zlib.crc32(b"\xff" * 8)},
+        {"first_seq": 2**63 - 1, "rows": 16_384, "kind": 1},
+        {"kind": 99},
+    ],
+)
+def test_hostile_index_entries_are_harmless(tmp_path: Path, entry: dict[str, int]) -> None:
+    path = tmp_path / "t.kvtrace"
+    Recorder(path, pool=POOL).close()
+    (path / "events-00000.arrows").write_bytes(b"\xff" * 8)
+    (path / "events-00000.index").write_bytes(sealed_entry(**entry))
+    trace = open_trace(path)
+    assert len(trace.events) == 0
+    assert trace.warnings or entry == {"kind": 99}  # kinds of entries to come are passed over
+
+
+def test_overlapping_batches_count_once(whole: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(whole, target)
+    for suffix in ("arrows", "index"):
+        shutil.copy(target / f"events-00001.{suffix}", target / f"events-00009.{suffix}")
+    trace = open_trace(target)
+    np.testing.assert_array_equal(trace.events, open_trace(whole).events)
+
+
+def manifest_with(tmp_path: Path, **changes: Any) -> Path:
+    path = tmp_path / "m.kvtrace"
+    Recorder(path, pool=POOL).close()
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest |= changes
+    (path / "manifest.json").write_text(json.dumps(manifest | {"crc": manifest_crc(manifest)}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": [2, 0]}, "trace format 2.0, this KVScope reads up to 1.x: update KVScope"),
+        ({"version": "1.0"}, "no format version"),
+        ({"version": [1]}, "no format version"),
+        ({"version": [True, 0]}, "no format version"),
+        ({"format": "else"}, "is not a trace"),
+        ({"pool": None}, "no usable pool geometry"),
+        ({"pool": {}}, "no usable pool geometry"),
+        ({"pool": {"num_blocks": "4", "block_size": 16}}, "no usable pool geometry"),
+        ({"pool": {"num_blocks": -4, "block_size": 16}}, "no usable pool geometry"),
+    ],
+)
+def test_wrong_manifests_are_one_clear_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TraceError, match=message.replace(".", "\\.")) as caught:
+        open_trace(manifest_with(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_newer_minor_versions_and_unknown_members_are_read(tmp_path: Path) -> None:
+    pool = {"num_blocks": 3, "block_size": 4, "block_bytes": 5, "colour": "red"}
+    trace = open_trace(manifest_with(tmp_path, version=[1, 9], pool=pool, more={"a": 1}, dropped="?", events=-1))
+    assert (trace.num_blocks, trace.block_size, trace.block_bytes) == (3, 4, 5)
+    assert trace.warnings == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 100, b"[1]", b"{", b"[" * 100_000, b" " * (2 << 20), b'"text"'])
+def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(TraceError, match="is not a trace") as caught:
+        open_trace(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_places_without_a_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="is missing: no trace there"):
+        open_trace(tmp_path / "nowhere")
+    with pytest.raises(TraceError, match=r"is not a trace: it holds no manifest\.json"):
+        open_trace(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TraceError, match="is not a trace folder"):
+        open_trace(tmp_path / "file")
+    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    with pytest.raises(TraceError, match="cannot read"):
+        open_trace(tmp_path / "folder")
+
+
+def test_a_trace_is_never_written_over_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    with Recorder(path, pool=POOL) as first:
+        first.emit(Kind.FREE)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(TraceError, match="there is one already; choose another path or overwrite it"):
+        Recorder(path, pool=POOL)
+    assert len(open_trace(path).events) == 1
+    Recorder(path, pool=POOL, overwrite=True).close()
+    assert len(open_trace(path).events) == 0
+    assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_places_where_no_trace_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TraceError, match="a file is in the way"):
+        Recorder(tmp_path / "file", pool=POOL, overwrite=True)
+    with pytest.raises(TraceError, match="Not a directory"):
+        Recorder(tmp_path / "file" / "a.kvtrace", pool=POOL)
+    with pytest.raises(TraceError, match="not empty and holds no trace"):
+        Recorder(tmp_path, pool=POOL, overwrite=True)
+    assert (tmp_path / "file").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    Recorder(tmp_path / "empty", pool=POOL).close()
+    deep = tmp_path / "deep" / "er" / "a.kvtrace"
+    Recorder(deep, pool=POOL).close()
+    assert open_trace(deep).clean
+
+
+def test_an_unwritable_parent_is_one_clear_line() -> None:
+    place = Path("/proc/self/a.kvtrace")  # nobody, not even root, makes folders here
+    with pytest.raises(TraceError, match=r"cannot write a trace to /proc/self/a\.kvtrace: ") as caught:
+        Recorder(place, pool=POOL)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("record", [{}, {"a": 1}, {"b": [1]}, {"text": 'a"crc":"00000000"}'}, {"ä": "\u2028"}])
+def test_lines_come_back(record: dict[str, Any]) -> None:
+    line = dump_line(record)
+    assert line.count(b"\n") == 1
+    assert parse_line(line[:-1]) == record
+    assert {**json.loads(line), "crc": ""} == {**record, "crc": ""}  # any JSON reader can do it
+
+
+def test_late_records_are_found_behind_damage() -> None:
+    parts = [dump_late(1, [5]), dump_late(2, []), dump_late(3, [7] * 100)]
+    assert read_late(b"".join(parts)) == ({1: (5,), 2: (), 3: (7,) * 100}, 0, sum(map(len, parts)))
+    broken = bytearray(b"".join(parts))
+    broken[len(parts[0]) + 10] ^= 1
+    found, damage, used = read_late(bytes(broken))
+    assert (found, used) == ({1: (5,), 3: (7,) * 100}, len(broken))
+    assert damage >= 1
+    for cut in range(1, len(parts[2])):
+        data = b"".join(parts)[:-cut]
+        assert read_late(data) == ({1: (5,), 2: ()}, 0, len(parts[0]) + len(parts[1]))
+
+
+def test_an_append_file_gives_up_at_a_bound(tmp_path: Path) -> None:
+    full = True
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if full:
+            raise OSError(28, "No space left on device")
+        return os.pwrite(fd, data, offset)
+
+    file = AppendFile(tmp_path / "f", pwrite)
+    assert not file.append(b"a" * MAX_PENDING_BYTES)
+    assert not file.append(b"b")
+    assert file.lost == 1
+    full = False
+    assert file.append(b"") or file.flush()
+    assert file.append(b"c")
+    file.close()
+    file.close()
+    assert (tmp_path / "f").read_bytes() == b"a" * MAX_PENDING_BYTES + b"c"
