@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from kvscope.engine import pool
 from kvscope.engine.copies import CopyQueue
@@ -20,7 +21,7 @@ from kvscope.engine.integrity import check_integrity, witness
 from kvscope.engine.pool import BlockPool, BlockState
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.steps import OpenStep, Scheduled
+from kvscope.engine.steps import OpenStep, Scheduled, Write
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
@@ -56,7 +57,7 @@ class BlockManager:
         self._sink = sink
         self._lock = lock_factory()
         self._tables: dict[int, SequenceTable] = {}
-        self._writes: list[tuple[int, int, int, int, int]] = []  # issued since the last begin_step
+        self._writes: list[Write] = []  # issued since the last begin_step
         self._copies = CopyQueue(self.pool, sink)
         self._steps: list[OpenStep] = []  # begun, oldest first
         self._step = -1
@@ -186,6 +187,7 @@ class BlockManager:
             self._release_tail(row, keep, Reason.TRUNCATED)
             self.prefixes.withdraw(row, from_block=length // self.block_size)
             del row.tokens[length:], row.hashes[length // self.block_size :]
+            self._forget_writes(seq_id, length)
             row.issued, row.computed = min(row.issued, length), min(row.computed, length)
             row.published = min(row.published, length // self.block_size)
 
@@ -227,12 +229,12 @@ class BlockManager:
         with self._lock:
             self._begin()
             rows = list(scheduled)
+            tables = [self._row(item.seq_id) for item in rows]
             self._step += 1
             if self._sink is not None:
                 self._sink.step = self._step
             self._emit(Kind.STEP_BEGIN, aux=len(rows))
-            for item in rows:
-                row = self._row(item.seq_id)
+            for item, row in zip(rows, tables, strict=True):
                 self.pool.last_use_step[row.blocks] = self._step
                 seq = self._emit(Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo,
                                  aux=pack_range(0, item.hi))  # fmt: skip
@@ -296,7 +298,7 @@ class BlockManager:
         if len(copies) + fresh > self.pool.num_available:
             self._refuse(row.seq_id, len(copies) + fresh, self.pool.num_available)
         for lblock in copies:
-            self._copies.decide(row, lblock, min(lo - lblock * size, size))
+            self._copies.decide(row, lblock, max(lo - lblock * size, 0))
         self._extend(row, fresh, reason)
         for lblock in range(first, last + 1):
             block = row.blocks[lblock]
@@ -322,6 +324,15 @@ class BlockManager:
             self._copies.cancel(row.blocks[lblock], row.gens[lblock])
             self.pool.release(row.blocks[lblock], seq_id=row.seq_id, lblock=lblock, reason=reason)
         del row.blocks[keep:], row.gens[keep:]
+
+    def _forget_writes(self, seq_id: int, length: int) -> None:
+        """Writes from `length` on that are still to land do not count as computed when their step ends."""
+
+        def shortened(writes: Iterable[Write]) -> list[Write]:
+            return [(*write[:4], min(write[4], length)) if write[0] == seq_id else write for write in writes]
+
+        self._writes = shortened(self._writes)
+        self._steps = [replace(step, writes=tuple(shortened(step.writes))) for step in self._steps]
 
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)

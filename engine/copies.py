@@ -41,11 +41,15 @@ class CopyQueue:
         self._waiting.append(Copy(source, target, gen, slots, lease_id))
 
     def cancel(self, target: int, gen: int) -> None:
-        """A copy whose target is given up before it ran is not run: its block may serve someone else by then."""
-        if self._pool.entries[target] != 1:
+        """A copy whose target is about to be given up is not run: its block may serve someone else by then.
+
+        A target that is held otherwise is still filled: by another table, or by a lease, for a copy out of it.
+        """
+        if self._pool.ref(target) != 1:
             return
         for copy in [c for c in self._waiting if c.target == target and c.target_gen == gen]:
             self._waiting.remove(copy)
+            self.cancel(copy.source, int(self._pool.gen[copy.source]))  # its lease may be all that holds the source
             self._pool.unlease(copy.source, copy.lease_id)
 
     def drain(self) -> list[Copy]:

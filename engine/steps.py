@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Write = tuple[int, int, int, int, int]  # seq_id, logical block, block, gen, end position
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -20,4 +22,4 @@ class OpenStep:
 
     number: int
     scheduled: tuple[Scheduled, ...]
-    writes: tuple[tuple[int, int, int, int, int], ...]  # seq_id, logical block, block, gen, end position
+    writes: tuple[Write, ...]

@@ -1,0 +1,173 @@
+"""Random programs over the real block manager: what it records must be legal, and every view of it must agree."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.errors import OutOfBlocks
+from kvscope.inspector.findings import check
+from kvscope.inspector.measures import COUNT_NAMES, series
+from kvscope.inspector.state import holders, state_at, tables_at
+from kvscope.traces import Kind, MemoryRecorder, Reason
+
+
+class Program:
+    """A random legal user of a block manager, with up to `ahead` steps open at once."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.ahead = seed % 3 + 1
+        blocks, size = self.random.randint(3, 12), self.random.choice([1, 2, 4])
+        self.recorder = MemoryRecorder(num_blocks=blocks, block_size=size)
+        self.manager = BlockManager(blocks, size, sink=self.recorder)
+        self.tokens: dict[int, list[int]] = {}
+        self.done: dict[int, int] = {}  # positions issued
+        self.preempted: dict[int, list[int]] = {}
+        self.open = 0
+        self.next_id = 0
+
+    def run(self, operations: int) -> None:
+        actions = [self.admit, self.step, self.step, self.end, self.end, self.fork, self.finish, self.preempt,
+                   self.resume, self.truncate]  # fmt: skip
+        for _ in range(operations):
+            try:
+                self.random.choice(actions)()
+            except OutOfBlocks:
+                continue
+
+    def pick(self) -> int | None:
+        return self.random.choice(list(self.tokens)) if self.tokens else None
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def admit(self) -> None:
+        seq_id = self.new_id()
+        tokens = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 3 * self.manager.block_size))]
+        self.done[seq_id] = self.manager.admit(seq_id, tokens)
+        self.tokens[seq_id] = tokens
+
+    def step(self) -> None:
+        if self.open >= self.ahead:
+            return
+        scheduled = []
+        for seq_id, tokens in self.tokens.items():
+            lo = self.done[seq_id]
+            try:
+                if lo < len(tokens):
+                    hi = self.random.randint(lo + 1, len(tokens))
+                    self.manager.write(seq_id, lo, hi)
+                else:
+                    token, hi = self.random.randint(0, 1), lo + 1
+                    self.manager.append(seq_id, token)
+                    tokens.append(token)
+            except OutOfBlocks:
+                continue
+            self.done[seq_id] = hi
+            scheduled.append(Scheduled(seq_id, lo, hi))
+        if scheduled and self.random.random() < 0.2:  # a victim whose writes no step will take
+            victim = self.random.choice(scheduled)
+            scheduled.remove(victim)
+            self.give_up(victim.seq_id)
+        if scheduled:
+            self.manager.begin_step(scheduled)
+            self.open += 1
+            if self.random.random() < 0.5:
+                self.manager.copies_done(self.manager.drain_copies())
+
+    def end(self) -> None:
+        if self.open:
+            self.manager.copies_done(self.manager.drain_copies())
+            self.manager.end_step()
+            self.open -= 1
+
+    def fork(self) -> None:
+        parent = self.pick()
+        if parent is not None and self.done[parent] == len(self.tokens[parent]):
+            child = self.new_id()
+            self.manager.fork(parent, child)
+            self.tokens[child], self.done[child] = list(self.tokens[parent]), self.done[parent]
+
+    def finish(self) -> None:
+        seq_id = self.pick()
+        if seq_id is not None:
+            self.manager.free(seq_id, self.random.choice([Kind.FINISH, Kind.ABORT]))
+            del self.tokens[seq_id]
+
+    def preempt(self) -> None:
+        seq_id = self.pick()
+        if seq_id is not None:
+            self.give_up(seq_id)
+
+    def give_up(self, seq_id: int) -> None:
+        self.manager.free(seq_id, Kind.PREEMPT, Reason.CAPACITY)
+        self.preempted[seq_id] = self.tokens.pop(seq_id)
+
+    def resume(self) -> None:
+        if self.preempted:
+            seq_id = self.random.choice(list(self.preempted))
+            self.done[seq_id] = self.manager.admit(seq_id, self.preempted[seq_id], resumed=True)
+            self.tokens[seq_id] = self.preempted.pop(seq_id)
+
+    def truncate(self) -> None:
+        seq_id = self.pick()
+        if seq_id is not None and self.done[seq_id] > 1:
+            length = self.random.randint(1, self.done[seq_id])
+            self.manager.truncate(seq_id, length)
+            del self.tokens[seq_id][length:]
+            self.done[seq_id] = length
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_legal_programs_are_clean_and_every_view_agrees(seed: int) -> None:
+    program = Program(seed)
+    program.run(150)
+    trace, manager = program.recorder, program.manager
+    result = check(trace)
+    assert result.findings == (), (seed, result.findings[0])
+    measured = series(trace)
+    assert (sum(getattr(measured, name) for name in COUNT_NAMES) == trace.num_blocks).all()
+    counts = manager.pool.counts()
+    assert {name: int(getattr(measured, name)[-1]) for name in counts} == counts
+    end = len(trace.events) - 1
+    pool = state_at(trace, end)
+    assert pool.entries.tolist() == manager.pool.entries.tolist()
+    assert pool.leases.tolist() == manager.pool.leases.tolist()
+    assert {s: [b for b, _ in t] for s, t in tables_at(trace, end).items()} == {
+        s: manager.table(s) for s in manager.sequences() if manager.table(s)
+    }
+    for seq in random.Random(seed).sample(range(end + 1), 10):
+        state = state_at(trace, seq)
+        assert state.counts == {name: int(getattr(measured, name)[seq]) for name in state.counts}
+        block = seq % trace.num_blocks
+        assert len(holders(trace, block, seq)) == state.ref[block]
+
+
+def test_events_lost_anywhere_make_no_false_findings() -> None:
+    """Drop a stretch of a legal trace: nothing may be found in what is left."""
+    for seed in range(600):
+        program = Program(seed)
+        program.run(150)
+        cut = random.Random(seed)
+        length = len(program.recorder.events)
+        trace = _Holed(program.recorder, cut.randrange(length // 8, length // 2), cut.randrange(1, length // 4))
+        result = check(trace)  # type: ignore[arg-type]
+        assert result.findings == (), (seed, result.findings[0])
+        assert "events are missing" in result.notes[0]
+
+
+class _Holed:
+    """A trace without `lost` events from `start` on."""
+
+    def __init__(self, trace: MemoryRecorder, start: int, lost: int) -> None:
+        self.num_blocks, self.block_size, self.block_bytes = trace.num_blocks, trace.block_size, 0
+        keep = [i for i in range(len(trace.events)) if not start <= i < start + lost]
+        self.events, self.seqs = trace.events[keep], trace.seqs[keep]
+        self.sites, self.actors, self.facts, self.warnings = trace.sites, trace.actors, trace.facts, ()
+        self.clean, self.dropped = True, lost
+        self.detail, self.details_of = trace.detail, trace.details_of
