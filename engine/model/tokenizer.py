@@ -119,21 +119,14 @@ class TextStream:
         if text.endswith("\ufffd") or len(text) <= len(self._given):
             return ""
         piece = text[len(self._given) :]
+        # The kept ids may begin inside a character; its bytes decode to the same U+FFFDs whatever follows them.
         self._ids = self._ids[-self._CONTEXT :]
-        self._given = self._base()
+        self._given = self._tokenizer.decode(self._ids)
         return piece
 
     def finish(self) -> str:
         """Return what was held back: the text of an unfinished character, or none."""
         return self._tokenizer.decode(self._ids)[len(self._given) :]
-
-    def _base(self) -> str:
-        """Text of the kept ids, dropping leading ones that begin inside a character."""
-        text = self._tokenizer.decode(self._ids)
-        while len(self._ids) > 1 and text.startswith("\ufffd"):
-            self._ids.pop(0)
-            text = self._tokenizer.decode(self._ids)
-        return text
 
 
 def tokenizer_from_folder(folder: Path, eos_ids: Sequence[int]) -> Tokenizer:
