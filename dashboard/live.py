@@ -13,7 +13,7 @@ import streamlit as st
 
 from kvscope.dashboard.figures import shown_rows
 from kvscope.dashboard.palette import STATES
-from kvscope.dashboard.session import Place, TraceView, measured, open_view
+from kvscope.dashboard.session import TraceView, measured, open_view
 
 EVERY_S = 1.0
 POINTS = 600
@@ -26,33 +26,23 @@ def follow_toggle(view: TraceView) -> bool:
     return st.toggle("Follow", key="follow", help="Refresh once a second while the trace is being written")
 
 
-def _now() -> TraceView:
-    view: TraceView = st.session_state["view"]
+def refreshed(view: TraceView) -> TraceView:
+    """The same trace as it is now; once its writer is gone the whole page runs again."""
     fresh = open_view(view.name, view.path)
-    if not fresh.live:  # its writer is gone: the whole page changes
+    if not fresh.live:
         st.rerun()
     return fresh
 
 
 @st.fragment(run_every=EVERY_S)
-def overview() -> None:
+def overview(view: TraceView) -> None:
     """The stat row and the pool over time, refreshed."""
     from kvscope.dashboard.views.overview import stat_row
 
-    view = _now()
-    stat_row(view, findings=False)
-    st.caption(f"Following: {len(view.events):,} events so far. Findings are checked when Follow is off.")
-    st.altair_chart(occupancy_chart(view), key="live_occupancy", alt="Blocks by state over time, live")
-
-
-@st.fragment(run_every=EVERY_S)
-def block_map(mode: str) -> None:
-    """The block map at the newest event, refreshed."""
-    from kvscope.dashboard.views.blocks import draw
-
-    view = _now()
-    place: Place = st.session_state["place"]
-    draw(view, Place(view.last_seq, place.block), mode, findings=False)
+    fresh = refreshed(view)
+    stat_row(fresh, findings=False)
+    st.caption(f"Following: {len(fresh.events):,} events so far. Findings are checked when Follow is off.")
+    st.altair_chart(occupancy_chart(fresh), key="live_occupancy", alt="Blocks by state over time, live")
 
 
 def occupancy_chart(view: TraceView) -> alt.Chart:

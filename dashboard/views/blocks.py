@@ -19,10 +19,16 @@ def render(view: TraceView, place: Place) -> None:
             mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
                                         key="map_mode", required=True)  # fmt: skip
             following = live.follow_toggle(view)
-        if following:
-            live.block_map(mode or "state")
-        else:
-            draw(view, place, mode or "state")
+
+        def panel() -> None:
+            if following:
+                fresh = live.refreshed(view)
+                draw(fresh, Place(fresh.last_seq, place.block), mode or "state", findings=False)
+            else:
+                draw(view, place, mode or "state")
+
+        # A fragment in both cases, so that the map's node stays when Follow is switched on.
+        st.fragment(panel, run_every=live.EVERY_S if following else None)()
     with right:
         if place.block < 0:
             st.info("Pick a block on the map: its life is told here.", icon=":material/touch_app:")

@@ -20,7 +20,7 @@ _NO_BAR = {"displayModeBar": False}
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     if live.follow_toggle(view):
-        live.overview()
+        live.overview(view)
         return
     stat_row(view)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):

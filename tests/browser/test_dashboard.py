@@ -1,0 +1,333 @@
+"""The dashboard in a real browser: its numbers, moving through time, picking a block, findings, a live trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from kvscope.dashboard import launch
+from kvscope.dashboard.numbers import factor_text, ratio_text
+from kvscope.inspector.findings import check
+from kvscope.inspector.measures import summary
+from kvscope.inspector.state import state_at
+from kvscope.traces import PoolFacts, Recorder, open_trace
+
+pytestmark = pytest.mark.browser
+
+SHOTS = Path(__file__).resolve().parents[2] / "test-results"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]  # fmt: skip
+PATIENCE_MS = 60_000.0
+PAGES = ("overview", "blocks", "biography", "requests", "sharing", "events", "findings")
+SIZES = ((1280, 800), (1600, 1000))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium, else Playwright's own; without either the tests fail."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    with sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        if path is None and not (own and os.path.exists(own)):
+            pytest.fail("no Chromium for the browser tests: `python tests/browser/ensure.py` tells how to get one")
+        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def served(*traces: Path) -> Iterator[int]:
+    """The real server on a free port, with these traces."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    SHOTS.mkdir(exist_ok=True)
+    argv = launch.command(traces[0], port=port, others=traces[1:])
+    with open(SHOTS / "dashboard-server.log", "ab") as log:
+        process = subprocess.Popen(argv, start_new_session=True, stdout=log, stderr=log)
+        try:
+            launch.wait_until_healthy(process, "127.0.0.1", port)
+            yield port
+        finally:
+            launch.stop(process)
+
+
+@pytest.fixture(scope="module")
+def port(toy_traces: dict[str, Path]) -> Iterator[int]:
+    with served(toy_traces["missing-copy"], toy_traces["clean"]) as found:
+        yield found
+
+
+class Watched:
+    """A page and everything that must not happen on it."""
+
+    def __init__(self, page: Page, port: int) -> None:
+        self.page, self.port = page, port
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", self._console)
+        page.on("pageerror", lambda e: self.complaints.append(f"script: {e}"))
+        page.on("request", self._request)
+
+    def _console(self, message: Any) -> None:
+        # On a link with a page in its path Streamlit first asks below that path whether its server is there.
+        probe = "/_stcore/" in message.location["url"] and "404" in message.text
+        if message.type == "error" and not probe:
+            self.complaints.append(f"console: {message.text} ({message.location['url']})")
+
+    def _request(self, request: Any) -> None:
+        address = urlparse(request.url)
+        if address.scheme in ("http", "https", "ws") and address.hostname != "127.0.0.1":
+            self.complaints.append(f"asked {address.hostname}")
+
+    def open(self, **place: Any) -> None:
+        """Open a link and wait until the page has settled."""
+        self.page.goto(launch.url(port=self.port, **place))
+        self.page.wait_for_selector(".st-key-timebar")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until no script runs and no placeholder is left."""
+        ready = (
+            "document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
+            " && !document.querySelector('[data-testid=stSkeleton]')"
+        )
+        self.page.wait_for_function(ready)
+
+    def place(self) -> dict[str, str]:
+        """What the address says."""
+        return {name: values[0] for name, values in parse_qs(urlparse(self.page.url).query).items()}
+
+    def stat(self, label: str) -> str:
+        """A number of the stat row."""
+        return self.page.locator(f'[data-stat="{label}"] dd span').inner_text()
+
+    def map_at(self, seq: int) -> Locator:
+        """The block map once it shows event `seq`."""
+        expect(self.page.locator(".map")).to_have_attribute("data-seq", str(seq), timeout=PATIENCE_MS)
+        return self.page.locator(".map canvas")
+
+    def shot(self, name: str) -> None:
+        """Keep a picture."""
+        self.page.screenshot(path=SHOTS / f"dashboard-{name}.png", timeout=PATIENCE_MS)
+
+
+@pytest.fixture
+def watched(browser: Browser, port: int) -> Iterator[Watched]:
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    found = Watched(page, port)
+    yield found
+    page.close()
+    assert found.complaints == []
+
+
+def _pixels(canvas: Locator) -> str:
+    return str(canvas.evaluate("c => c.toDataURL()"))
+
+
+def _click_block(canvas: Locator, block: int) -> None:
+    """Click the middle of a block's cell, found from the map's own grid."""
+    grid = canvas.evaluate("c => { const g = c.closest('.map').kvGrid; return [g.size, g.columns, devicePixelRatio]; }")
+    size, columns, ratio = grid
+    x, y = (block % columns + 0.5) * size / ratio, (block // columns + 0.5) * size / ratio
+    canvas.click(position={"x": x, "y": y})
+
+
+def test_stat_row_shows_what_the_inspector_computed(watched: Watched, toy_traces: dict[str, Path]) -> None:
+    trace = open_trace(toy_traces["missing-copy"])
+    facts, result = summary(trace), check(trace)
+    watched.open()
+    assert watched.stat("Pool") == str(facts["geometry"]["num_blocks"])
+    assert watched.stat("Peak held") == str(facts["held_blocks"]["peak"])
+    assert watched.stat("Utilization") == ratio_text(facts["utilization"]["mean"])
+    assert watched.stat("Sharing") == factor_text(facts["sharing_factor"]["mean"])
+    assert watched.stat("Prefix hits") == ratio_text(facts["prefix_hit_rate"])
+    assert watched.stat("COW copies") == str(facts["cow_copies"])
+    assert watched.stat("Preemptions") == str(facts["preemptions"])
+    assert watched.stat("Findings") == str(len(result.findings))
+    expect(watched.page.locator(".js-plotly-plot")).to_have_count(4)
+    watched.shot("overview")
+
+
+def test_moving_through_time_changes_the_map(watched: Watched, toy_traces: dict[str, Path]) -> None:
+    trace = open_trace(toy_traces["missing-copy"])
+    watched.open(page="blocks", seq=60)
+    before = _pixels(watched.map_at(60))
+    watched.page.locator(".st-key-event_on button:visible").click()
+    watched.map_at(61)
+    watched.page.keyboard.press("k")
+    watched.map_at(62)
+    watched.page.keyboard.press("j")
+    watched.map_at(61)
+    watched.page.locator(".st-key-step_on button:visible").click()
+    (seq,) = {int(trace.seqs[r]) for r in [max((trace.events["step"] == 1).nonzero()[0])]}
+    watched.map_at(seq)
+    box = watched.page.locator(".st-key-seq_box input")
+    box.fill("900")
+    box.press("Enter")
+    after = _pixels(watched.map_at(900))
+    assert before != after
+    assert watched.place()["seq"] == "900"
+    counts = state_at(trace, 900).counts
+    legend = watched.page.locator(".legend").inner_text().split()
+    assert int(legend[legend.index("shared") + 1].replace(",", "")) == counts["shared"]
+    slider = watched.page.locator(".st-key-seq_slide").get_by_role("slider")
+    slider.press("ArrowRight")
+    watched.map_at(901)
+
+
+def test_click_on_a_block_leads_to_its_biography(watched: Watched) -> None:
+    watched.open(page="blocks", seq=600)
+    canvas = watched.map_at(600)
+    canvas.hover(position={"x": 5, "y": 5})
+    expect(watched.page.locator(".tip")).to_contain_text("b0#1")
+    _click_block(canvas, 6)
+    card = watched.page.locator(".kv-head")
+    expect(card).to_contain_text("b6#1", timeout=PATIENCE_MS)
+    expect(card).to_contain_text("shared")
+    watched.settle()
+    assert watched.place()["block"] == "6"
+    watched.shot("block-map")
+    watched.page.locator(".st-key-to_biography button:visible").click()
+    watched.page.wait_for_url("**/biography**")
+    expect(watched.page.locator(".rows tbody")).to_contain_text("write slots [2:3] by lighthouse/1")
+    watched.settle()
+    watched.shot("biography")
+    watched.page.locator(".rows tr", has_text="shared by lighthouse/2").click()
+    expect(watched.page.locator(".kv-now b")).to_contain_text("b6#1: shared by lighthouse/2", timeout=PATIENCE_MS)
+    assert watched.place()["block"] == "6"
+
+
+def test_block_can_be_picked_with_the_keyboard(watched: Watched) -> None:
+    watched.open(page="blocks", seq=600, block=2)
+    canvas = watched.map_at(600)
+    canvas.focus()
+    for key in ("ArrowRight", "ArrowDown", "Enter"):
+        canvas.press(key)
+    expect(watched.page.locator(".kv-head")).to_contain_text("b11#", timeout=PATIENCE_MS)
+
+
+def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path]) -> None:
+    first = check(open_trace(toy_traces["missing-copy"])).findings[0]
+    watched.open()
+    watched.page.get_by_role("link", name="Findings").click()
+    expect(watched.page.locator("[data-testid=stCode]").first).to_contain_text(first.code)
+    watched.settle()
+    watched.shot("findings")
+    watched.page.locator(".st-key-jump_0 button:visible").click()
+    watched.page.wait_for_url("**/blocks**")
+    watched.map_at(first.seq)
+    watched.settle()
+    place = watched.place()
+    assert (place["seq"], place["block"]) == (str(first.seq), str(first.block))
+    expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
+
+
+def test_a_link_reproduces_the_view(watched: Watched) -> None:
+    watched.open(page="biography", trace="clean", seq=700, block=3)
+    link, said = watched.page.url, watched.page.locator(".kv-head").inner_text()
+    watched.page.goto("about:blank")
+    watched.page.goto(link)
+    watched.page.wait_for_selector(".kv-head")
+    watched.settle()
+    assert watched.page.locator(".kv-head").inner_text() == said
+    assert watched.page.url == link
+
+
+def test_a_link_cannot_open_other_folders(watched: Watched) -> None:
+    watched.page.goto(launch.url(port=watched.port, trace="/etc"))
+    expect(watched.page.locator("[data-testid=stAlert]")).to_contain_text("is not shown here", timeout=PATIENCE_MS)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["1280x800", "1600x1000"])
+def test_every_page_fits_its_window(browser: Browser, port: int, size: tuple[int, int]) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme="dark")
+    watched = Watched(page, port)
+    for name in PAGES:
+        watched.open(page=name, seq=700, block=6)
+        width = page.evaluate("[document.documentElement.scrollWidth, document.querySelector('.stMain').scrollWidth]")
+        assert width[0] <= size[0], name
+        assert width[1] <= page.evaluate("document.querySelector('.stMain').clientWidth"), name
+        watched.shot(f"{name}-dark-{size[0]}")
+    page.close()
+    assert watched.complaints == []
+
+
+def test_following_a_live_trace_keeps_the_map_in_place(
+    browser: Browser, toy_engine: ModuleType, tmp_path: Path
+) -> None:
+    """While the trace grows the canvas and the chart stay the same nodes; when it is closed Follow goes away."""
+    path = tmp_path / "live.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        engine.step()
+        with served(path) as port:
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            watched = Watched(page, port)
+            watched.open(page="blocks")
+            page.locator(".st-key-follow label").click()
+            seen = []
+            for _ in range(5):
+                engine.step()
+                seen.append(len(sink_events(path)) - 1)
+                canvas = watched.map_at(seen[-1])
+                if len(seen) == 1:
+                    canvas.evaluate("c => { c.dataset.mine = 'yes'; }")
+            assert seen == sorted(set(seen))
+            assert canvas.get_attribute("data-mine") == "yes"
+            engine.run()
+            last = len(sink_events(path)) - 1
+            watched.map_at(last)
+            watched.shot("live")
+            sink.close()
+            expect(page.locator(".st-key-follow")).to_have_count(0, timeout=PATIENCE_MS)
+            page.close()
+            assert watched.complaints == []
+
+
+def sink_events(path: Path) -> Any:
+    """The events in a trace that is being written, as any reader sees them."""
+    return open_trace(path).events
+
+
+def test_serving_ends_cleanly_on_interrupt(toy_traces: dict[str, Path]) -> None:
+    """`serve` says where it is, and Ctrl-C ends it and its server with exit status 0."""
+    import signal
+    import sys
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    code = (
+        "import sys; from pathlib import Path; from kvscope.dashboard.launch import serve;"
+        "sys.exit(serve(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda link: print(link, flush=True)))"
+    )
+    argv = [sys.executable, "-c", code, str(toy_traces["clean"]), str(port)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("http"):
+        assert process.poll() is None, line
+    assert line.strip() == launch.url(port=port)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return
+        time.sleep(0.1)
+    pytest.fail("the server is still listening")
