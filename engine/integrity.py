@@ -35,9 +35,10 @@ def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> Non
     for block in np.flatnonzero(entries != pool.entries).tolist():
         raise FaultyCall(f"{pool.name(block)} counts {pool.entries[block]} table entries, the tables {entries[block]}")
     free = pool.free_list()
-    _require(len(set(free)) == len(free), f"the free list holds a block twice: {sorted(free)}")
+    distinct = set(free)
+    _require(len(distinct) == len(free), f"the free list holds a block twice: {sorted(free)}")
     for block in range(pool.num_blocks):
-        _check_block(pool, block, on_free_list=block in set(free))
+        _check_block(pool, block, on_free_list=block in distinct)
     total = sum(pool.counts().values())
     _require(total == pool.num_blocks, f"the states add up to {total} blocks of {pool.num_blocks}: {pool.counts()}")
 

@@ -134,8 +134,7 @@ class Scheduler:
             if plan.tokens >= self.config.max_batched_tokens:
                 self._wait(sequence, Reason.TOKEN_BUDGET, 0)
                 return
-            samples = sequence.request.params.n if not sequence.output else 1
-            if self.running and len(self.running) + samples > self.config.max_seqs:
+            if sum(s.width for s in self.running) + sequence.width > self.config.max_seqs:
                 self._wait(sequence, Reason.SEQUENCE_LIMIT, 0)
                 return
             match = self.manager.probe(sequence.tokens, sequence.request.extras)

@@ -83,6 +83,11 @@ class Sequence:
         return len(self.request.prompt) + len(self.output)
 
     @property
+    def width(self) -> int:
+        """How many sequences this one stands for: all samples of its request until they are forked."""
+        return 1 if self.output else self.request.params.n
+
+    @property
     def prefilling(self) -> bool:
         """Whether tokens known at admission still have to be computed."""
         return self.computed < self.admitted

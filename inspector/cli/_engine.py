@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -86,7 +86,8 @@ def recorder(
 
     block_bytes = config.block_size * loaded.config.bytes_per_token(config.dtype.itemsize)
     facts = PoolFacts(config.num_blocks, config.block_size, block_bytes)
-    with Recorder(folder, pool=facts, engine="kvscope", record=record, overwrite=overwrite) as sink:
+    level: Literal["trace", "sanitize"] = "sanitize" if record == "sanitize" else "trace"
+    with Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite) as sink:
         yield sink
 
 

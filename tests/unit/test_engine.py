@@ -83,6 +83,15 @@ def test_tight_pools_preempt(loaded: LoadedModel) -> None:
     assert engine.scheduler.preemptions > 0
 
 
+def test_max_seqs_counts_samples_that_are_not_forked_yet(loaded: LoadedModel) -> None:
+    engine = build(loaded, max_seqs=4)
+    for prompt in PROMPTS:
+        engine.submit(prompt, SAMPLED)
+    while engine.has_work:
+        engine.step()
+        assert len(engine.scheduler.running) <= 4
+
+
 def test_first_sample_of_many_is_the_only_one_of_one(loaded: LoadedModel) -> None:
     alone = outputs(build(loaded), SamplingParams(20, temperature=1.0, seed=11, n=1, ignore_eos=True))
     among = outputs(build(loaded), SamplingParams(20, temperature=1.0, seed=11, n=4, ignore_eos=True))
