@@ -67,18 +67,13 @@ def loaded(smollm2_path: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def references(loaded: LoadedModel, smollm2_path: Path) -> list[Reference]:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
-    ).eval()
+def references(loaded: LoadedModel, smollm2_reference: Any) -> list[Reference]:
     tokenizer = loaded.tokenizer
     prompts = [
         tokenizer.encode(tokenizer.chat([{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]))
         for text in SHARED
     ] + [tokenizer.encode(text) for text in PLAIN]
-    return [_reference(model, prompt) for prompt in prompts]
+    return [_reference(smollm2_reference, prompt) for prompt in prompts]
 
 
 def _reference(model: Any, prompt: list[int]) -> Reference:
