@@ -52,6 +52,7 @@ types: $(VENV)/dev.ok
 
 bench: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.trace
+	@$(BIN)/python -m kvscope.benchmarks.generate
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out

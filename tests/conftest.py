@@ -49,19 +49,9 @@ def smollm2_path() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_reference(smollm2_path: Path) -> PreTrainedModel:
     """The embedded model in transformers, fp32, read by transformers' own GGUF code."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from kvscope.benchmarks.peers import transformers_model
 
-    config = AutoConfig.from_pretrained(smollm2_path.parent, gguf_file=smollm2_path.name)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    # What from_pretrained(gguf_file=...) does, without the accelerate package that it asks for.
-    checkpoint = load_gguf_checkpoint(str(smollm2_path), return_tensors=True, model_to_load=model)
-    missing, unexpected = model.load_state_dict(checkpoint["tensors"], strict=False)
-    assert set(missing) <= {"lm_head.weight"}  # tied to the embeddings
-    assert not unexpected
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-    return model
+    return transformers_model(smollm2_path)
 
 
 @pytest.fixture(scope="session")
