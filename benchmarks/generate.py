@@ -1,7 +1,7 @@
 """How fast the engine decodes on the CPU: `python -m kvscope.benchmarks.generate [--json] [--tokens N]`.
 
-SmolLM2-135M in fp32, greedy, beside transformers' `generate` on the same weights in the same process; and the engine with
-and without recording. Runs are interleaved; the median of three counts.
+SmolLM2-135M in fp32, greedy, beside transformers' `generate` on the same weights in the same process; and the engine
+with and without recording. Runs are interleaved; the median of three counts.
 """
 
 from __future__ import annotations
