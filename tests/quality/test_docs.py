@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Tested elsewhere: `make` is what runs this, and the dashboard waits for Ctrl-C (tests/browser).
 ELSEWHERE = ("make ", "kvscope dashboard ")
 FOUND = {"kvscope check demo-out/missing-copy.kvtrace": 1}
