@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvscope.kernels import paged_decode, paged_prefill, plan_decode
+
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 SCALE = DIM**-0.5
 TOKEN_BYTES = 2 * KV_HEADS * DIM * 2  # one layer's keys and values of a token in bfloat16
@@ -141,3 +143,22 @@ def copy_bandwidth() -> float:
     source = torch.empty(2**32, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
     return 2 * source.numel() / time_us([lambda: target.copy_(source)] * 3) / 1e3
+
+
+def decode_us(bench: Bench, shape: Decode, *, order: bool = False, block: int = BLOCK) -> float:
+    """One layer's decode attention; its plan was made before, as the layers of a step share it."""
+    lens = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
+    plan = plan_decode(lens, KV_HEADS)
+    q = bench.queries(len(shape.lengths))
+    k, v = (side.view(-1, block, KV_HEADS, DIM) for side in (bench.k, bench.v))
+    tables = bench.tables(shape.lengths, rounds(shape.kv_bytes), order=order, block=block)
+    return time_us([lambda t=t: paged_decode(q, k, v, t, lens, SCALE, plan=plan) for t in tables])
+
+
+def prefill_us(bench: Bench, shape: Prefill) -> float:
+    lengths = [shape.context] * shape.rows
+    lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    start = torch.arange(shape.rows + 1, dtype=torch.int32, device="cuda") * shape.new
+    q = bench.queries(shape.rows * shape.new)
+    tables = bench.tables(lengths, 4)
+    return time_us([lambda t=t: paged_prefill(q, bench.k, bench.v, t, lens, start, SCALE) for t in tables])

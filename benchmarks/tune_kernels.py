@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from kvscope.benchmarks.gpu import DECODES, PREFILLS, SCALE, Bench, Decode, Prefill, rounds, time_us
-from kvscope.kernels import paged_decode, paged_prefill, plan_decode, tuning
+from kvscope.benchmarks.gpu import DECODES, PREFILLS, Bench, Decode, Prefill, decode_us, prefill_us
+from kvscope.kernels import tuning
 from kvscope.kernels.tuning import Config
 
 DECODE_TILES = [
@@ -26,9 +26,9 @@ DECODE_TILES = [
     (128, 4, 2), (128, 4, 3), (128, 8, 2), (64, 8, 3),
 ]  # fmt: skip
 PIECES = [1, 2, 3, 4, 6, 8, 16]
-PREFILL_TILES = [
-    (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 32, 4, 3),
-    (128, 64, 4, 2), (128, 32, 8, 3), (64, 128, 4, 2), (128, 32, 8, 4), (128, 64, 8, 4),
+PREFILL_TILES = [  # rows, tile, warps, stages
+    (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 2),
+    (64, 64, 4, 3), (128, 32, 8, 4), (128, 32, 8, 6), (64, 32, 4, 4), (64, 64, 4, 5),
 ]  # fmt: skip
 
 
@@ -45,26 +45,6 @@ def using(**values: Any) -> Iterator[None]:
             setattr(tuning, name, value)
 
 
-def decode_us(bench: Bench, shape: Decode) -> float:
-    """Time of one decode call with its plan made before, as the layers of a step share it."""
-    lens = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
-    plan = plan_decode(lens, bench.k.shape[2])
-    q = bench.queries(len(shape.lengths))
-    tables = bench.tables(shape.lengths, rounds(shape.kv_bytes))
-    return time_us(
-        [lambda t=t: paged_decode(q, bench.k, bench.v, t, lens, SCALE, plan=plan) for t in tables], repeats=3
-    )
-
-
-def prefill_us(bench: Bench, shape: Prefill) -> float:
-    lengths = [shape.context] * shape.rows
-    lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    start = torch.arange(shape.rows + 1, dtype=torch.int32, device="cuda") * shape.new
-    q = bench.queries(shape.rows * shape.new)
-    tables = bench.tables(lengths, 4)
-    return time_us([lambda t=t: paged_prefill(q, bench.k, bench.v, t, lens, start, SCALE) for t in tables], repeats=3)
-
-
 def sweep_decode(bench: Bench, shapes: list[Decode], tiles: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
     found = []
     for shape in shapes:
@@ -74,7 +54,7 @@ def sweep_decode(bench: Bench, shapes: list[Decode], tiles: list[tuple[int, int,
                     wanted = pieces * 132
                     with using(
                         decode_config=lambda *_, t=tile: Config(*t),
-                        pieces_wanted=lambda *_, w=wanted: w,
+                        pieces_wanted=lambda *_, w=wanted: (w, False),
                         MIN_PIECE=minimum,
                     ):
                         us = decode_us(bench, shape)

@@ -22,4 +22,4 @@ def load_ids(table, positions, end, PAGE: tl.constexpr):
     One id per token, not one per block spread over its tokens: the compiler keeps 16-byte asynchronous loads of keys
     and values only in this form.
     """
-    return tl.load(table + positions // PAGE, mask=positions < end, other=0)
+    return tl.load(table + positions.to(tl.uint32) // PAGE, mask=positions < end, other=0)

@@ -22,7 +22,7 @@ def attend_tile(
     MASKED: row i sees up to own[i] and nothing at or past `end` is loaded; else each row sees the whole tile.
     top is the largest score so far times `scale`, which holds log2(e): weights are powers of two.
     """
-    offsets = slot_offset(ids, positions % PAGE, block_stride, slot_stride)[:, None] + dims[None, :]
+    offsets = slot_offset(ids, positions & (PAGE - 1), block_stride, slot_stride)[:, None] + dims[None, :]
     # Values are masked like keys: past the end may lie NaN, and 0 * NaN is NaN.
     if MASKED:
         inside = (positions < end)[:, None] & (dims < D)[None, :]

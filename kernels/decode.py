@@ -28,27 +28,27 @@ def join_pieces(
     G: tl.constexpr, D: tl.constexpr, JOIN: tl.constexpr, STRETCH: tl.constexpr,
 ):  # fmt: skip
     """Store the weighted mean of the partial results of one row's pieces, for the G query heads of one KV head."""
+    lse_ptr += first.to(tl.int64) * heads_total + first_head
+    partial_ptr += (first.to(tl.int64) * heads_total + first_head) * D
     for begin in range(0, G * D, STRETCH):
         element = begin + tl.arange(0, STRETCH)
-        head = first_head + element // D
         live = element < G * D
-        top = tl.full([STRETCH], float("-inf"), tl.float32)
+        top = tl.full([STRETCH], -1e30, tl.float32)
         total = tl.zeros([STRETCH], tl.float32)
         acc = tl.zeros([STRETCH], tl.float32)
         for at in range(0, count, JOIN):
-            index = at + tl.arange(0, JOIN)
-            rows = (first + index).to(tl.int64)[:, None] * heads_total + head[None, :]
-            mask = (index < count)[:, None] & live[None, :]
-            # Written by programs on other multiprocessors: read past this one's own cache.
-            lse = tl.load(lse_ptr + rows, mask=mask, other=float("-inf"), cache_modifier=".cg")
-            part = tl.load(partial_ptr + rows * D + (element % D)[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-            new_top = tl.maximum(tl.maximum(top, tl.max(lse, 0)), -1e30)  # finite for elements that are not live
-            shrink, weight = tl.exp2(top - new_top), tl.exp2(lse - new_top[None, :])
-            acc = acc * shrink + tl.sum(part * weight, 0)
-            total = total * shrink + tl.sum(weight, 0)
-            top = new_top
-        at_out = out_ptr + head * D + element % D
-        tl.store(at_out, (acc / tl.where(live, total, 1.0)).to(out_ptr.dtype.element_ty), mask=live)
+            for step in tl.static_range(JOIN):  # unrolled: the loads of all steps are in flight together
+                mask = live & (element * 0 + (at + step) < count)
+                row = (at + step) * heads_total
+                # Written by programs on other multiprocessors: read past this one's own cache.
+                lse = tl.load(lse_ptr + row + element // D, mask=mask, other=float("-inf"), cache_modifier=".cg")
+                part = tl.load(partial_ptr + row * D + element, mask=mask, other=0.0, cache_modifier=".cg")
+                new_top = tl.maximum(top, lse)
+                shrink, weight = tl.exp2(top - new_top), tl.exp2(lse - new_top)
+                acc = acc * shrink + part * weight
+                total = total * shrink + weight
+                top = new_top
+        tl.store(out_ptr + element, (acc / tl.where(live, total, 1.0)).to(out_ptr.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -61,10 +61,10 @@ def decode_kernel(
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     piece = tl.program_id(1)
     fields = pieces_ptr + piece * FIELDS
-    row = tl.load(fields).to(tl.int64)
+    row, start, end = tl.load(fields).to(tl.int64), tl.load(fields + 1), tl.load(fields + 2)
+    first, count = tl.load(fields + 3), tl.load(fields + 4)
     if row < 0:
         return
-    start, end, first, count = tl.load(fields + 1), tl.load(fields + 2), tl.load(fields + 3), tl.load(fields + 4)
     group, dims, tile = tl.arange(0, GP), tl.arange(0, DP), tl.arange(0, TILE)
     heads, heads_total = kv_head * G + group, kv_heads * G
     live_heads = group < G
@@ -102,8 +102,8 @@ def decode_kernel(
     arrived_at = arrived_ptr + row * kv_heads + kv_head
     if tl.atomic_add(arrived_at, 1, sem="acq_rel") == count - 1:
         join_pieces(
-            partial_ptr, lse_ptr, out_ptr + row * heads_total * D, first, count, heads_total, kv_head * G,
-            G, D, JOIN, STRETCH,
+            partial_ptr, lse_ptr, out_ptr + (row * heads_total + kv_head * G) * D, first, count, heads_total,
+            kv_head * G, G, D, JOIN, STRETCH,
         )  # fmt: skip
         tl.store(arrived_at, 0)  # ready for the next layer
 
@@ -126,7 +126,7 @@ def paged_decode(
     if plan is None:
         plan = plan_decode(seq_lens, kv_heads)
     padded = max(16, triton.next_power_of_2(dim))
-    config = tuning.decode_config(padded, q.element_size(), batch * kv_heads)
+    config = tuning.decode_config(padded, q.element_size(), batch * kv_heads, q.device)
     capacity = plan.pieces.shape[0]
     partial = torch.empty((capacity, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((capacity, heads), dtype=torch.float32, device=q.device)

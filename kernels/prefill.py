@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
 from kvscope.kernels.attend import LOG2E, attend_tile
-from kvscope.kernels.tuning import prefill_config
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def paged_prefill(
     if tokens == 0:
         return out
     padded, group = max(16, triton.next_power_of_2(dim)), heads // kv_heads
-    config = prefill_config(padded, q.element_size())
+    config = tuning.prefill_config(padded, q.element_size())
     padded_group = triton.next_power_of_2(group)
     queries = max(1, config.rows // padded_group)
     prefill_kernel[(kv_heads, tokens // queries + rows + 1)](

@@ -19,7 +19,7 @@ from kvscope.kernels.address import slot_offset
 
 @pytest.mark.parametrize("wanted", [2, 5, 9, 40])
 def test_any_split_gives_the_same(lab, wanted, monkeypatch):
-    monkeypatch.setattr(tuning, "pieces_wanted", lambda *args: wanted)
+    monkeypatch.setattr(tuning, "pieces_wanted", lambda *args: (wanted, False))
     monkeypatch.setattr(tuning, "MIN_PIECE", 16)
     pool = lab.pool([0, 1, 64, 65, 129, 300])
     q = pool.random(6, 4)
@@ -37,10 +37,11 @@ def test_any_split_gives_the_same(lab, wanted, monkeypatch):
     lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=40),
     kv_heads=st.sampled_from([1, 3, 8]),
     wanted=st.integers(1, 300),
+    keep_even=st.booleans(),
 )
-def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted):
+def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted, keep_even):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "pieces_wanted", lambda *args: wanted)
+        patch.setattr(tuning, "pieces_wanted", lambda *args: (wanted, keep_even))
         seq_lens = torch.tensor(lengths, dtype=torch.int32, device=lab.device)
         plan = kernels.plan_decode(seq_lens, kv_heads, backend=lab.backend)
     pieces = plan.pieces.tolist()
@@ -57,6 +58,19 @@ def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted):
         index += len(own)
     assert index == len(used)
     assert (plan.arrived == 0).all()
+
+
+def test_a_large_even_batch_stays_whole_and_a_ragged_one_is_cut(lab, monkeypatch):
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 4)
+
+    def pieces(lengths):
+        lens = torch.tensor(lengths, dtype=torch.int32, device=lab.device)
+        return int((kernels.plan_decode(lens, 2, backend=lab.backend).pieces[:, 0] >= 0).sum())
+
+    assert pieces([4096] * 8) == 8
+    assert pieces([4096] * 7 + [3500]) == 8
+    assert pieces([9000] + [1000] * 7) > 8
+    assert pieces([4096]) > 1  # one row does not fill the chip
 
 
 def test_a_plan_for_another_batch_is_refused(lab):
