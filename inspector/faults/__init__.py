@@ -21,7 +21,8 @@ __all__ = ["FAULTS", "Fault"]
 class Fault:
     """One planted fault.
 
-    code: what `check` reports from a trace. fuzz_codes: what the fuzzer may report, which sees the allocator from
+    code: what `check` reports from a trace; KV023 is told only where reads are checked against what they should be,
+    which a trace alone does not allow. fuzz_codes: what the fuzzer may report, which sees the allocator from
     outside only; empty where nothing can be seen from there. manager(): the broken class, imported on first use.
     """
 
@@ -60,7 +61,7 @@ FAULTS: dict[str, Fault] = {
         _fault("publish-before-commit", "blocks enter the prefix index when scheduled, not when computed",
                "KV016", "fences:PublishBeforeCommit", ()),
         _fault("hash-without-identity", "the prefix hash leaves out who may share (adapter, salt)",
-               "KV011", "prefixes:HashWithoutIdentity", ("KV023",)),
+               "KV023", "prefixes:HashWithoutIdentity", ("KV023",)),
         _fault("hash-without-prefix", "a block is found by its own tokens alone, whatever stands in front of them",
                "KV011", "prefixes:HashWithoutPrefix", ("KV023",)),
         _fault("stale-index", "an evicted block stays in the prefix index while others write into it",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from threading import Lock
+from collections.abc import Sequence
+from typing import Any
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.prefix import Extras, PrefixIndex
-from kvscope.traces.sink import EventSink
 
 
 class _OtherIndex(BlockManager):
@@ -16,19 +14,9 @@ class _OtherIndex(BlockManager):
 
     index_class: type[PrefixIndex] = PrefixIndex
 
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        sink: EventSink | None = None,
-        share_prefixes: bool = True,
-        lock_factory: Callable[[], AbstractContextManager[object]] = Lock,
-        hash_key: bytes | None = None,
-    ) -> None:
-        super().__init__(num_blocks, block_size, sink=sink, share_prefixes=share_prefixes, lock_factory=lock_factory,
-                         hash_key=hash_key)  # fmt: skip
-        self.pool.index = self.index_class(block_size, key=hash_key)
+    def __init__(self, *args: Any, hash_key: bytes | None = None, **options: Any) -> None:
+        super().__init__(*args, hash_key=hash_key, **options)
+        self.pool.index = self.index_class(self.block_size, key=hash_key)
 
 
 class _IdentityBlind(PrefixIndex):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.copies import CopyQueue
 from kvscope.engine.pool import BlockState
-from kvscope.engine.tables import Copy
+from kvscope.engine.tables import SequenceTable
 
 
 class MissingCopy(BlockManager):
@@ -23,8 +24,14 @@ class WriteToPublished(BlockManager):
         return bool(self.pool.entries[block] > 1)
 
 
+class _ShortCopies(CopyQueue):
+    def decide(self, row: SequenceTable, lblock: int, slots: int) -> None:
+        super().decide(row, lblock, max(0, slots - 1))
+
+
 class ShortCopy(BlockManager):
     """Copy-on-write moves one slot too few."""
 
-    def drain_copies(self) -> list[Copy]:
-        return [replace(copy, slots=max(0, copy.slots - 1)) for copy in super().drain_copies()]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._copies = _ShortCopies(self.pool, self._sink)

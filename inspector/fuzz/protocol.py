@@ -102,6 +102,7 @@ NAMES = {
     "KV012": "conservation",
     "KV013": "early-reuse",
     "KV014": "double-allocation",
+    "KV016": "early-publication",
     "KV018": "bad-table",
     "KV019": "bad-slot",
     "KV023": "provenance",

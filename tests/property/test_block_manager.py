@@ -1,4 +1,4 @@
-"""The block manager under every order of operations: as any allocator is fuzzed, and against the reference simulator."""
+"""The block manager under every order of operations: fuzzed like any allocator, and against the simulator."""
 
 from __future__ import annotations
 

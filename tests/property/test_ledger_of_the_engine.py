@@ -118,6 +118,10 @@ class Program:
         seq_id = self.pick()
         if seq_id is not None and self.done[seq_id] > 1:
             length = self.random.randint(1, self.done[seq_id])
+            tail = self.manager.table(seq_id)[length // self.manager.block_size :]
+            if any(self.manager.refcount(block) > 1 for block in tail):
+                return  # a rewrite of slots that a sibling is about to copy would go under the lease of that copy
+            self.manager.copies_done(self.manager.drain_copies())
             self.manager.truncate(seq_id, length)
             del self.tokens[seq_id][length:]
             self.done[seq_id] = length
@@ -150,7 +154,7 @@ def test_legal_programs_are_clean_and_every_view_agrees(seed: int) -> None:
 
 def test_events_lost_anywhere_make_no_false_findings() -> None:
     """Drop a stretch of a legal trace: nothing may be found in what is left."""
-    for seed in range(600):
+    for seed in range(60):
         program = Program(seed)
         program.run(150)
         cut = random.Random(seed)
