@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import streamlit as st
 from PIL import Image
 
-from kvscope.dashboard import markup, session, sidebar, timebar
+from kvscope.dashboard import markup, opened, sidebar, timebar
+from kvscope.dashboard import place as places
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
 from kvscope.dashboard.views import biography, blocks, events, findings, overview, requests, sharing
 from kvscope.errors import KVScopeError
@@ -28,33 +30,36 @@ PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
 )
 
 
+# Pages that offer Follow; the overview has no path of its own.
+LIVE = ("", "blocks")
+
+
 def main() -> None:
     """Lay out one run: open the trace, put the place inside it, draw the chosen page."""
     st.set_page_config(page_title="KVScope", page_icon=_icon(), layout="wide")
     st.html(markup.STYLE)
     st.logo(markup.logo([BLUE] * 4 + [ORANGE] + [BLUE] * 2 + [SKY] * 2), size="large")
-    begun = session.start()
-    session.adopt_url()
+    begun = opened.start()
+    places.adopt_url()
     pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
              for key, title, icon, module in PAGES}  # fmt: skip
     st.session_state["pages"] = pages
     chosen = st.navigation(list(pages.values()))
     _follow_page_link(pages)
     try:
-        name, path = session.find(st.session_state.get("trace"), begun.traces)
-        st.session_state["view"] = view = session.open_view(name, path)
-        st.session_state["place"] = place = session.place_in(view, begun)
+        name, path = opened.find(st.session_state.get("trace"), begun.traces)
+        st.session_state["view"] = view = opened.open_view(name, path)
+        st.session_state["place"] = place = places.place_in(view, begun)
         sidebar.show(view, begun.traces)
         if len(view.events):
-            timebar.show(view, place)
+            following = bool(view.live and chosen.url_path in LIVE and st.session_state.get("follow"))
+            timebar.show(view, place, following=following)
         chosen.run()
-        session.publish_url(view, place, begun.traces)
+        places.publish_url(view, place, begun.traces)
     except KVScopeError as error:
         sidebar.show_choice(begun.traces)
         st.error(str(error), icon=":material/error:")
     except Exception as error:
-        if type(error).__module__.startswith("streamlit"):  # its own control flow: rerun, stop, switch page
-            raise
         log.exception("a page failed")
         st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",
                  icon=":material/error:")  # fmt: skip
@@ -81,7 +86,7 @@ def _page(module: ModuleType) -> Callable[[], None]:
     return run
 
 
-def _follow_page_link(pages: dict[str, object]) -> None:
+def _follow_page_link(pages: dict[str, Any]) -> None:
     """`?page=blocks` in a link opens that page, whichever path the link has; the rest of the link was adopted."""
     wanted = st.query_params.get("page")
     if wanted is None:

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,22 @@ _REF_EDGES = np.array([1, 2, 3, 4, 5, 9, 17])
 Bytes = npt.NDArray[np.uint8]
 
 
+class LegendEntry(NamedTuple):
+    """One line of the legend; `letter` is empty where colours do not stand for states."""
+
+    label: str
+    letter: str
+    colour: str
+    count: int
+
+
 @dataclass(frozen=True)
 class Colouring:
-    """A colour for each block: index per block, the palette, and the legend's (label, letter, colour, count)."""
+    """A colour for each block: index per block, the palette, and the legend."""
 
     index: Bytes
     palette: list[str]
-    legend: list[tuple[str, str, str, int | None]]
+    legend: list[LegendEntry]
 
 
 def letters(state: PoolState) -> Bytes:
@@ -76,7 +85,7 @@ def encode(
     owner_names = list(dict.fromkeys(_owner_text(held, names) for held in owners.values()))
     meta: dict[str, Any] = {
         "palette": paint.palette,
-        "legend": [{"label": a, "letter": b, "colour": c, "count": d} for a, b, c, d in paint.legend],
+        "legend": [entry._asdict() for entry in paint.legend],
         "states": {key: found.label for key, found in BY_LETTER.items()},
         "mark": FINDING, "marked": sorted({int(b) // span for b in marked if 0 <= b < blocks}),
         "blocks": blocks, "span": span, "blockSize": state.block_size, "height": MAP_HEIGHT, "seq": state.seq,
@@ -131,15 +140,17 @@ def _by_state(letter: Bytes) -> Colouring:
     index = table[letter]
     counts = np.bincount(index, minlength=len(order))
     palette = [_FREE if found.letter == "F" else found.colour for found in order]
-    legend = [(s.label, s.letter, palette[i], int(counts[i])) for i, s in enumerate(order)]
-    return Colouring(index, palette, [legend[1], legend[0], *legend[2:]])
+    entries = [LegendEntry(s.label, s.letter, palette[i], int(counts[i])) for i, s in enumerate(order)]
+    return Colouring(index, palette, [entries[1], entries[0], *entries[2:]])
 
 
 def _by_refcount(state: PoolState) -> Colouring:
     index = np.digitize(state.ref, _REF_EDGES).astype(np.uint8)
     palette = [_FREE, *SEQUENTIAL[1:8]]
     counts = np.bincount(index, minlength=len(palette))
-    legend = [(label, "", palette[i], int(counts[i])) for i, label in enumerate(_REF_LABELS) if counts[i] or i < 4]
+    legend = [
+        LegendEntry(label, "", palette[i], int(counts[i])) for i, label in enumerate(_REF_LABELS) if counts[i] or i < 4
+    ]
     return Colouring(index, palette, legend)
 
 
@@ -150,18 +161,20 @@ def _by_age(state: PoolState) -> Colouring:
     index = np.where(state.last_seq < 0, 0, 8 - bins).astype(np.uint8)
     palette = [_FREE, *SEQUENTIAL[1:]]
     counts = np.bincount(index, minlength=len(palette))
-    legend: list[tuple[str, str, str, int | None]] = []
+    legend: list[LegendEntry] = []
     for i in range(8, 0, -1):
         low, high = 4 ** (8 - i) - 1, 4 ** (9 - i) - 2
         label = f"{low:,} events or more" if i == 1 else f"{low:,}-{high:,} events ago"
         if counts[i]:
-            legend.append((label, "", palette[i], int(counts[i])))
-    return Colouring(index, palette, [*legend, ("never touched", "", _FREE, int(counts[0]))])
+            legend.append(LegendEntry(label, "", palette[i], int(counts[i])))
+    return Colouring(index, palette, [*legend, LegendEntry("never touched", "", _FREE, int(counts[0]))])
 
 
 def _by_owner(state: PoolState, owners: Mapping[int, Sequence[int]], names: Mapping[int, str]) -> Colouring:
     index = np.zeros(state.num_blocks, dtype=np.uint8)
-    palette, slot, label = [_FREE, SEVERAL], {}, {}
+    palette = [_FREE, SEVERAL]
+    slot: dict[str, int] = {}
+    label: dict[int, list[str]] = {}
     for block, held in owners.items():
         distinct = sorted(set(held))
         if len(distinct) > 1:
@@ -174,12 +187,13 @@ def _by_owner(state: PoolState, owners: Mapping[int, Sequence[int]], names: Mapp
         index[block] = slot[colour]
         label.setdefault(slot[colour], []).append(names.get(distinct[0], f"s{distinct[0]}"))
     counts = Counter(index.tolist())
-    legend: list[tuple[str, str, str, int | None]] = []
+    legend: list[LegendEntry] = []
     for i in range(2, len(palette)):
         owned = list(dict.fromkeys(label[i]))
-        legend.append((", ".join(owned[:2]) + (" ..." if len(owned) > 2 else ""), "", palette[i], counts[i]))
-    ends = [("several owners", "", SEVERAL, counts[1]), ("no owner", "", _FREE, counts[0])]
-    return Colouring(index, palette, [*legend, *ends])
+        said = ", ".join(owned[:2]) + (" ..." if len(owned) > 2 else "")
+        legend.append(LegendEntry(said, "", palette[i], counts[i]))
+    legend += [LegendEntry("several owners", "", SEVERAL, counts[1]), LegendEntry("no owner", "", _FREE, counts[0])]
+    return Colouring(index, palette, legend)
 
 
 def _span(blocks: int) -> int:
@@ -196,7 +210,8 @@ def _telling(letter: Bytes, span: int) -> npt.NDArray[np.int64]:
     cells = -(-len(letter) // span)
     ranks = np.full(cells * span, -1, dtype=np.int8)
     ranks[: len(letter)] = rank[letter]
-    return ranks.reshape(cells, span).argmax(axis=1) + np.arange(cells) * span
+    found: npt.NDArray[np.int64] = ranks.reshape(cells, span).argmax(axis=1) + np.arange(cells) * span
+    return found
 
 
 def _owner_text(held: Sequence[int], names: Mapping[int, str]) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from kvscope.dashboard.answers import measured
 from kvscope.dashboard.figures import shown_rows
+from kvscope.dashboard.opened import TraceView, open_view
 from kvscope.dashboard.palette import STATES
-from kvscope.dashboard.session import TraceView, measured, open_view
 
 EVERY_S = 1.0
 POINTS = 600

@@ -7,9 +7,10 @@ from pathlib import Path
 import streamlit as st
 
 from kvscope.dashboard import markup
+from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
-from kvscope.dashboard.session import TraceView, summarised
+from kvscope.dashboard.opened import TraceView
 
 MAX_WARNINGS = 5
 

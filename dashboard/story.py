@@ -5,10 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from kvscope.dashboard import figures, markup
+from kvscope.dashboard.answers import checked, names_of, pool_at
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
-from kvscope.dashboard.session import Place, TraceView, checked, go, names_of, pool_at
+from kvscope.dashboard.place import Place, go
 from kvscope.inspector.biography import Life, biography
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import Holder, holders
@@ -51,8 +53,8 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     st.markdown("Held by " + "; ".join(_holder(h, names) for h in held) if held else "Held by nobody")
     for finding in checked(view).findings:
         if finding.block == block:
-            said = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"
-            st.error(said, icon=":material/bug_report:")
+            text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"
+            st.error(text, icon=":material/bug_report:")
             break
 
 

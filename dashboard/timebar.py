@@ -8,15 +8,24 @@ from __future__ import annotations
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import markup
+from kvscope.dashboard import live, markup
+from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.numbers import count_text, duration_text
-from kvscope.dashboard.session import Place, TraceView, names_of, row_at
+from kvscope.dashboard.opened import TraceView, open_view, row_at
+from kvscope.dashboard.place import Place
 from kvscope.dashboard.words import event_text, short_site
 from kvscope.inspector.source import site_text
 
 
-def show(view: TraceView, place: Place) -> None:
-    """Draw the bar; a move changes the session's place before the page below it is drawn again."""
+def show(view: TraceView, place: Place, *, following: bool = False) -> None:
+    """Draw the bar; a move changes the session's place before the page below it is drawn again.
+
+    Args:
+        following: the page shows the newest event once a second, so the bar only says which that is.
+    """
+    if following:
+        st.fragment(_newest, run_every=live.EVERY_S)(view)
+        return
     row = row_at(view, place.seq)
     with st.container(border=True, key="timebar"):
         buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
@@ -40,6 +49,12 @@ def show(view: TraceView, place: Place) -> None:
                 st.slider("Event in time", view.first_seq, view.last_seq, key="seq_slide", on_change=_take,
                           args=("seq_slide",), label_visibility="collapsed")  # fmt: skip
         _caption(view, row)
+
+
+def _newest(view: TraceView) -> None:
+    fresh = open_view(view.name, view.path)
+    with st.container(border=True, key="timebar"):
+        _caption(fresh, row_at(fresh, fresh.last_seq))
 
 
 def _caption(view: TraceView, row: int) -> None:

@@ -6,8 +6,10 @@ import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import story
+from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.component import event_list
-from kvscope.dashboard.session import Place, TraceView, go, names_of
+from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import Place, go
 from kvscope.dashboard.words import short_site
 from kvscope.inspector.biography import Life, biography
 

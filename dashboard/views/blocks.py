@@ -5,8 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from kvscope.dashboard import canvas, live, story
+from kvscope.dashboard.answers import checked, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.component import block_map
-from kvscope.dashboard.session import Place, TraceView, checked, go, names_of, owners_of, pool_at, tables_of
+from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import Place, go
 
 _MODES = {"state": "State", "refcount": "References", "age": "Age", "owner": "Owner"}
 

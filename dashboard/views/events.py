@@ -6,10 +6,12 @@ import numpy as np
 import streamlit as st
 
 from kvscope.dashboard import markup
+from kvscope.dashboard.answers import names_of, pool_at
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.opened import TraceView, row_at
 from kvscope.dashboard.palette import STATES
-from kvscope.dashboard.session import Place, TraceView, go, names_of, pool_at, row_at
+from kvscope.dashboard.place import Place, go
 from kvscope.dashboard.views import blocks
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.biography import kind_words

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvscope.dashboard.answers import checked, names_of
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
-from kvscope.dashboard.session import Place, TraceView, checked, go, names_of
+from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import Place, go
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group
 from kvscope.inspector.report import report
 

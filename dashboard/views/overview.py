@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import streamlit as st
 
 from kvscope.dashboard import figures, live, markup
+from kvscope.dashboard.answers import checked, measured, names_of, summarised
 from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.numbers import bytes_text, count_text, factor_text, ratio_text
+from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
-from kvscope.dashboard.session import Place, TraceView, checked, measured, names_of, summarised
+from kvscope.dashboard.place import Place
 from kvscope.dashboard.words import event_text
 from kvscope.traces.schema import Kind
 
@@ -42,7 +46,7 @@ def axis_choice(key: str) -> str:
     return chosen or "event"
 
 
-_SMALL = (
+_SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Sharing factor", "sharing_factor", {"colour": ORANGE, "unit": "×"}),
     ("Blocks saved by sharing", "saved_blocks", {"colour": GREEN}),
     ("Tail waste", "tail_waste", {"colour": PURPLE, "percent": True}),

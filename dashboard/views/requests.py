@@ -7,8 +7,10 @@ import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import figures
+from kvscope.dashboard.answers import lanes_of, measured
 from kvscope.dashboard.figures import Arrow
-from kvscope.dashboard.session import Place, TraceView, lanes_of, measured
+from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import Place
 from kvscope.dashboard.views.overview import PLOT_CONFIG, axis_choice
 from kvscope.inspector.lanes import Lane
 from kvscope.inspector.source import named_detail

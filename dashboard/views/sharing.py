@@ -6,8 +6,10 @@ import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import figures, markup
+from kvscope.dashboard.answers import measured, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text
-from kvscope.dashboard.session import Place, TraceView, measured, names_of, owners_of, pool_at, row_at, tables_of
+from kvscope.dashboard.opened import TraceView, row_at
+from kvscope.dashboard.place import Place
 
 MAX_TABLES = 60
 _NO_BAR = {"displayModeBar": False}
