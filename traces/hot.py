@@ -16,7 +16,6 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +31,8 @@ COUNTERS_AT = HEADER.size
 HEADER_BYTES = 4096
 DETAIL_VALUES = 8
 DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
-_DETAIL = tuple(struct.Struct(f"<{n + 1}q") for n in range(DETAIL_VALUES + 1))
-_DETAIL_PACK = tuple(s.pack_into for s in _DETAIL)
+# By number of values: writes them and then their mark, so that they end where the record ends.
+DETAIL_PACK = tuple(struct.Struct(f"<{count + 1}q").pack_into for count in range(DETAIL_VALUES + 1))
 
 
 class Counters(NamedTuple):
@@ -94,11 +93,6 @@ class HotWriter:
     def count(self, counters: Counters) -> None:
         """Publish the counters."""
         struct.pack_into("<3q", self.map, COUNTERS_AT, *counters)
-
-    def place(self, seq: int, count: int) -> tuple[Callable[..., None], int, int]:
-        """(packer, position in `map`, mark) for `count` values of a row: `packer(map, position, *values, mark)`."""
-        at = self.details_at + (seq & self.capacity - 1) * DETAIL_BYTES + (DETAIL_VALUES - count) * 8
-        return _DETAIL_PACK[count], at, (seq + 1) * 16 + count
 
     def take_details(
         self, first: int, last: int

@@ -27,7 +27,7 @@ import numpy as np
 from kvscope.errors import UsageError
 from kvscope.traces.files import AppendFile, PWrite, dump_late, dump_line
 from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, claim_folder
-from kvscope.traces.hot import DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
+from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
 from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.rows import RowWriter
@@ -139,13 +139,14 @@ class Recorder(RowWriter):
         values = tuple(values)
         if not 0 <= seq < self._next or self._closed:
             return
-        if len(values) <= DETAIL_VALUES:
-            pack, at, mark = self._hot.place(seq, len(values))
+        count = len(values)
+        if count <= DETAIL_VALUES:
+            at = self._hot.details_at + (seq & self._mask) * DETAIL_BYTES + (DETAIL_VALUES - count) * 8
             try:
                 # Nothing that may switch threads lies between this test and the store: a row's details are in their
                 # slot before its sealing begins, or they go to the late stream.
                 if seq >= self._sealing:
-                    pack(self._hot.map, at, *values, mark)
+                    DETAIL_PACK[count](self._hot.map, at, *values, (seq + 1) * 16 + count)
                     return
             except (struct.error, TypeError):
                 pass
@@ -252,7 +253,7 @@ class Recorder(RowWriter):
             first = self._sealed
             slot = first & self._mask
             count = min(self._next - first, self._seal_rows, self._mask + 1 - slot)
-            written = self._marks[slot : slot + count] == self._iota[:count] + (first + 1)
+            written = self._marks[slot : slot + count] == self._marks_of(first - slot)[slot : slot + count]
             if not written.all():
                 count = int(np.argmin(written))
             if not count:

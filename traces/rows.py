@@ -57,7 +57,8 @@ assert ROW_BYTES == ROW_DTYPE.itemsize == 56
 _I16 = 2**15 - 1
 _BULK = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux")
 _CLIPPED = ("aux", "block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "kind", "reason")
-_SATURATING = frozenset(("ref_before", "ref_after"))
+_SATURATING = (4, 5)  # ref_before, ref_after
+_INT16 = np.dtype(np.int16)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -112,7 +113,7 @@ class RowWriter(Origins):
         self._rows: npt.NDArray[np.void] = np.empty(0, ROW_DTYPE)
         self._raw: npt.NDArray[np.void] = np.empty(0, f"V{ROW_BYTES}")
         self._columns: dict[str, npt.NDArray[Any]] = {}
-        self._iota: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._lap: tuple[int, npt.NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         self._pack = ROW.pack_into
         self._guarded = not gil_enabled()
         if self._guarded:
@@ -126,7 +127,7 @@ class RowWriter(Origins):
         self._columns = {name: self._rows[name] for name in ROW_DTYPE.names or ()}
         self._raw = np.frombuffer(self._buffer, f"V{ROW_BYTES}")
         self._mask = capacity - 1
-        self._iota = _iota(capacity)
+        self._lap = (-1, self._lap[1])
 
     def emit(
         self,
@@ -196,17 +197,23 @@ class RowWriter(Origins):
         scalars = [-1, -1, -1, -1, -1, -1, -1, 0]
         count = -1
         for i, value in enumerate((block, gen, seq_id, lblock, ref_before, ref_after, fill, aux)):
-            if isinstance(value, int):
+            if value.__class__ is int:
                 scalars[i] = value
                 continue
-            array = np.asarray(value)
-            if array.ndim == 0:
-                scalars[i] = int(array)
-                continue
+            array = value if value.__class__ is np.ndarray else np.asarray(value)
+            if array.ndim != 1:
+                if array.ndim == 0:
+                    scalars[i] = int(array)
+                    continue
+                raise UsageError(f"emit_many: {_BULK[i]} has {array.ndim} dimensions, expected one")
+            length = len(array)
+            if length != count:
+                if arrays:
+                    raise UsageError(f"emit_many: {_BULK[i]} has {length} values where {arrays[0][0]} has {count}")
+                count = length
+            if i in _SATURATING and array.dtype != _INT16:
+                array = np.minimum(array, _I16)
             arrays.append((_BULK[i], array))
-            if array.ndim != 1 or count not in (-1, len(array)):
-                raise UsageError(f"emit_many: {_BULK[i]} has shape {array.shape}, expected ({count},)")
-            count = len(array)
         block, gen, seq_id, lblock, ref_before, ref_after, fill, aux = scalars
         if not arrays:
             return self.emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
@@ -237,15 +244,20 @@ class RowWriter(Origins):
             try:
                 raw[part] = template
                 for name, array in arrays:
-                    piece = array if rows == count else array[done : done + rows]
-                    if name in _SATURATING:
-                        piece = np.minimum(piece, _I16)
-                    columns[name][part] = piece
+                    columns[name][part] = array if rows == count else array[done : done + rows]
             finally:
                 # Even when interrupted: a claimed row without its mark would hold up everything behind it.
-                columns["mark"][part] = self._iota[:rows] + (seq + 1)
+                columns["mark"][part] = self._marks_of(seq - slot)[part]
             done += rows
         return first
+
+    def _marks_of(self, lap: int) -> npt.NDArray[np.int64]:
+        """The marks of all slots when slot 0 holds the row with seq `lap`."""
+        known, marks = self._lap
+        if known != lap:
+            marks = _iota(self._mask + 1) + (lap + 1)
+            self._lap = (lap, marks)
+        return marks
 
     def _pack_clipped(self, seq: int, *values: Any) -> None:
         """Write the claimed row although a value does not fit: each is put at the end of its column's range."""

@@ -121,9 +121,9 @@ def test_bulk_takes_lists_scalars_and_nothing(both: Both) -> None:
 
 def test_bulk_of_uneven_lengths_is_refused_and_writes_nothing(both: Both) -> None:
     for sink in (both.memory, both.recorder):
-        with pytest.raises(UsageError, match="gen has shape"):
+        with pytest.raises(UsageError, match="gen has 1 values where block has 2"):
             sink.emit_many(Kind.FREE, block=[1, 2], gen=[1])
-        with pytest.raises(UsageError, match="block has shape"):
+        with pytest.raises(UsageError, match="block has 2 dimensions"):
             sink.emit_many(Kind.FREE, block=[[1, 2]])
         assert sink.emit(Kind.FREE) == 0
 
