@@ -98,7 +98,7 @@ def guard(sink: Any, lock: Any, names: tuple[str, ...]) -> None:
 class RowWriter(Origins):
     """Packs rows into a buffer of `capacity` slots; a subclass gives the buffer and makes room when it is full.
 
-    Values of `ref_before` and `ref_after` saturate at 32,767; other columns hold what their width holds.
+    `clipped` counts single rows with a value that its column could not hold.
     """
 
     __slots__ = ("_buffer", "_limit", "_mask", "_next", "_pack")
@@ -188,7 +188,8 @@ class RowWriter(Origins):
     ) -> int:
         """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped.
 
-        With nothing to write (empty arrays) the next seq is returned.
+        With nothing to write (empty arrays) the next seq is returned. References saturate as in `emit`; the values of
+        the other arrays must fit their columns.
 
         Raises:
             UsageError: the arrays differ in length or are not one-dimensional; nothing was written.

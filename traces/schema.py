@@ -1,7 +1,13 @@
 """The event schema: one fixed-width row per event, and what its numbers mean.
 
-A row is 48 bytes (`EVENT_DTYPE`); `seq`, the row's number, is implicit (dense from 0). A value that does not
-apply is -1 in `block`, `gen`, `seq_id`, `lblock`, `ref_before`, `ref_after`, `fill`, and 0 in `aux`.
+A row is 48 bytes (`EVENT_DTYPE`); `seq`, the row's number, is implicit: dense from 0, given in the order of the
+operations. (An event that had to be dropped takes no number; a GAP row stands for it.) A value that does not apply is
+-1 in `block`, `gen`, `seq_id`, `lblock`, `ref_before`, `ref_after`, `fill`, and 0 in `aux`. References saturate at
+32,767; any other value that its column cannot hold is cut to the column's range, and the trace says in how many rows.
+
+Of every row: `t_ns` nanoseconds since the trace began, the same for all rows of an operation; `step` the engine's
+step, -1 before the first; `site` and `actor` index the tables of call sites and of threads, 0 is "unknown"; `tier`
+0 is the device's memory, 1 the host's.
 
 What the columns hold, kind by kind (columns not named do not apply):
 
@@ -38,7 +44,7 @@ What the columns hold, kind by kind (columns not named do not apply):
     STEP_END       aux=tokens computed                         writes of the step have landed
     WITNESS                                                    the pool's own counters, in details
     POOL           aux=num_blocks, block=-1, fill=block_size   geometry; also in the manifest
-    GAP            aux=events lost
+    GAP            aux=events dropped just before this row
     NOTE           aux=free for the writer
 """
 

@@ -359,3 +359,43 @@ def test_importing_the_room_is_light() -> None:
 def test_impossible_geometry_is_refused(facts: tuple[int, ...]) -> None:
     with pytest.raises(UsageError):
         PoolFacts(*facts)
+
+
+@pytest.mark.parametrize("make", ["memory", "folder"])
+def test_without_a_gil_a_lock_guards_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str) -> None:
+    monkeypatch.setattr("kvscope.traces.rows.gil_enabled", lambda: False)
+    path = tmp_path / "a.kvtrace"
+    sink = MemoryRecorder(POOL) if make == "memory" else Recorder(path, pool=POOL)
+    operation(sink)
+    sink.detail(sink.emit(Kind.COW), [1])
+    assert sink.emit_many(Kind.FREE, block=[1, 2]) == 2
+    sink.close()
+    trace = sink if isinstance(sink, MemoryRecorder) else open_trace(path)
+    assert len(trace.events) == 4
+    assert trace.detail(1) == (1,)
+    assert trace.sites[trace.events[0]["site"]].function == "operation"
+
+
+def test_an_interrupted_bulk_call_holds_nothing_up(tmp_path: Path) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    class Columns(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == "gen":
+                raise Interrupt
+            return super().__getitem__(name)
+
+    path = tmp_path / "a.kvtrace"
+    with Recorder(path, pool=POOL, sealing="inline", hot_rows=64, seal_rows=16) as recorder:
+        columns = recorder._columns
+        recorder._columns = Columns(columns)
+        with pytest.raises(Interrupt):
+            recorder.emit_many(Kind.FREE, block=[1, 2], gen=[3, 4])
+        recorder._columns = columns
+        for i in range(100):
+            recorder.emit(Kind.FREE, block=i)
+    trace = open_trace(path)
+    assert trace.warnings == []
+    assert len(trace.events) == 102
+    assert trace.events["gen"][:2].tolist() == [-1, -1]
