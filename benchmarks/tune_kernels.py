@@ -19,7 +19,7 @@ import torch
 
 from kvscope.benchmarks.gpu import DECODES, PREFILLS, Bench, Decode, Prefill, decode_us, prefill_us
 from kvscope.kernels import tuning
-from kvscope.kernels.tuning import Config
+from kvscope.kernels.tuning import Config, Split
 
 DECODE_TILES = [
     (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 2, 2), (64, 2, 3), (32, 2, 3), (32, 2, 4), (32, 4, 4),
@@ -54,7 +54,7 @@ def sweep_decode(bench: Bench, shapes: list[Decode], tiles: list[tuple[int, int,
                     wanted = pieces * 132
                     with using(
                         decode_config=lambda *_, t=tile: Config(*t),
-                        pieces_wanted=lambda *_, w=wanted: (w, False),
+                        decode_split=lambda programs, _, w=wanted: Split("mid", max(1, w // programs), w),
                         MIN_PIECE=minimum,
                     ):
                         us = decode_us(bench, shape)

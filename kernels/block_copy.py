@@ -9,15 +9,15 @@ from torch import Tensor
 
 from kvscope.errors import UsageError
 
-MAX_STRETCH = 2048  # words per program
+MAX_STRETCH = 512  # words per program
 
 
 @triton.jit
-def copy_kernel(words, source, target, plane_words, block_words, STRETCH: tl.constexpr):
+def copy_kernel(words, source, target, plane_words, block_words, stretches, STRETCH: tl.constexpr):
     """One stretch of one block in one plane; a plane is the keys or the values of one layer."""
-    pair = tl.program_id(0)
-    word = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
-    plane = words + tl.program_id(2).to(tl.int64) * plane_words
+    pair = tl.program_id(0) // stretches
+    word = tl.program_id(0) % stretches * STRETCH + tl.arange(0, STRETCH)
+    plane = words + tl.program_id(1).to(tl.int64) * plane_words
     live = word < block_words
     data = tl.load(plane + tl.load(source + pair) * block_words + word, mask=live)
     tl.store(plane + tl.load(target + pair) * block_words + word, data, mask=live)
@@ -34,6 +34,7 @@ def copy_blocks(kv: Tensor, source: Tensor, target: Tensor) -> None:
     block_words = block_bytes // 8
     words = kv.view(-1).view(torch.int64)
     stretch = min(MAX_STRETCH, triton.next_power_of_2(block_words))
-    copy_kernel[(source.shape[0], triton.cdiv(block_words, stretch), 2 * layers)](
-        words, source, target, num_blocks * block_words, block_words, STRETCH=stretch, num_warps=4
+    stretches = triton.cdiv(block_words, stretch)
+    copy_kernel[(source.shape[0] * stretches, 2 * layers)](
+        words, source, target, num_blocks * block_words, block_words, stretches, STRETCH=stretch, num_warps=8
     )

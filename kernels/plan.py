@@ -35,18 +35,17 @@ class DecodePlan:
 
 @triton.jit
 def plan_kernel(
-    lens_ptr, pieces_ptr, arrived_ptr, rows, capacity, arrived_size, wanted, kv_heads,
-    KEEP_EVEN: tl.constexpr, MIN_TOKENS: tl.constexpr, ALIGN: tl.constexpr, BP: tl.constexpr, FIELDS: tl.constexpr,
+    lens_ptr, pieces_ptr, arrived_ptr, rows, capacity, arrived_size, kv_heads, even_pieces, ragged_pieces,
+    MIN_TOKENS: tl.constexpr, ALIGN: tl.constexpr, BP: tl.constexpr, FIELDS: tl.constexpr,
 ):  # fmt: skip
     """One program: piece size from the batch's tokens, pieces per row, where each row's pieces stand, the pieces."""
     row = tl.arange(0, BP)
     length = tl.load(lens_ptr + row, mask=row < rows, other=0)
-    tokens = tl.sum(length.to(tl.int64), 0) * kv_heads
-    size = tl.maximum((tokens + wanted - 1) // wanted, MIN_TOKENS).to(tl.int32)
-    longest = tl.max(length, 0)
-    # Rows enough to fill the chip, and about equal: cutting them gains nothing.
-    if KEEP_EVEN and longest.to(tl.int64) * rows * kv_heads * 4 <= tokens * 5:
-        size = tl.maximum(longest, 1)
+    tokens, longest = tl.sum(length.to(tl.int64), 0), tl.max(length, 0)
+    size = ((tokens * kv_heads + ragged_pieces - 1) // ragged_pieces).to(tl.int32)
+    if longest.to(tl.int64) * rows * 4 <= tokens * 5:  # about equal rows fill the chip in even shares
+        size = (longest + even_pieces - 1) // even_pieces
+    size = tl.maximum(size, MIN_TOKENS)
     # To the nearest number of pieces, at least one: a row just over one size is not cut in halves.
     count = tl.where(row < rows, tl.maximum((length + size // 2) // size, 1), 0)
     share = (length + tl.maximum(count, 1) - 1) // tl.maximum(count, 1)
@@ -70,15 +69,15 @@ def plan_kernel(
 def plan_decode(seq_lens: Tensor, kv_heads: int) -> DecodePlan:
     """Launch the planner; `seq_lens` [B] int32 on the kernels' device, already checked."""
     rows = seq_lens.shape[0]
-    wanted, keep_even = tuning.pieces_wanted(rows * kv_heads, seq_lens.device)
-    wanted = max(kv_heads, wanted)
-    # Pieces per KV head, rounded to the nearest per row, are at most half a piece a row over their share.
-    capacity = rows + -(-wanted // kv_heads)
+    split = tuning.decode_split(rows * kv_heads, seq_lens.device)
+    ragged = max(kv_heads, split.ragged)
+    # Rounding gives a row at most one piece over its share of all.
+    capacity = rows + max(rows * split.even, -(-ragged // kv_heads))
     pieces = torch.empty((capacity, FIELDS), dtype=torch.int32, device=seq_lens.device)
     arrived = torch.empty(rows * kv_heads, dtype=torch.int32, device=seq_lens.device)
     plan_kernel[(1,)](
-        seq_lens, pieces, arrived, rows, capacity, rows * kv_heads, wanted, kv_heads,
-        KEEP_EVEN=keep_even, MIN_TOKENS=tuning.MIN_PIECE, ALIGN=tuning.PIECE_ALIGN,
+        seq_lens, pieces, arrived, rows, capacity, rows * kv_heads, kv_heads, split.even, ragged,
+        MIN_TOKENS=tuning.MIN_PIECE, ALIGN=tuning.PIECE_ALIGN,
         BP=max(16, triton.next_power_of_2(rows)), FIELDS=FIELDS, num_warps=4,
     )  # fmt: skip
     return DecodePlan(pieces, arrived, rows, kv_heads)

@@ -1,7 +1,13 @@
 """Shapes of the kernels' tiles: chosen offline (configs.json), looked up at a call; nothing is tuned while serving.
 
-A configuration is found by what bounds it: the bytes of one key (padded head size times element size), and for decode
-whether the batch alone fills the chip. `python -m kvscope.benchmarks.tune_kernels` measures the alternatives.
+Prefill has one configuration per key size (padded head size times element size). Decode has three, which differ in how
+many programs one multiprocessor holds at a time; a batch takes the one that fills whole waves of the chip best:
+
+    few    1 per multiprocessor, deepest pipeline: batches that must be cut to fill the chip
+    mid    3
+    many   4
+
+`python -m kvscope.benchmarks.tune_kernels` measures the alternatives.
 """
 
 from __future__ import annotations
@@ -15,12 +21,10 @@ import torch
 
 PIECE_ALIGN = 64  # tokens: pieces of a split context start at multiples of this
 MIN_PIECE = 128  # tokens: a smaller piece costs more in joining than it gains
-# Pieces of work per multiprocessor: one where a small batch is cut to fill the chip with deep pipelines, more where
-# a large ragged batch is evened out.
-FEW_PER_SM = 1
-MANY_PER_SM = 12
-# Programs (sequences times KV heads) per multiprocessor from which a batch is large.
-LARGE = 1.5
+RESIDENT = {"few": 1, "mid": 3, "many": 4}
+PIECES_PER_SM = {"few": 4, "mid": 8, "many": 12}  # that even out a ragged batch
+FULL = 0.85  # share of the chip's places that makes a single wave good
+LARGE = 1.9  # programs per multiprocessor from which even batches are not cut
 
 
 @dataclass(frozen=True)
@@ -33,33 +37,52 @@ class Config:
     rows: int = 0
 
 
+@dataclass(frozen=True)
+class Split:
+    """How a decode batch is cut: the configuration's name, pieces per row if rows are even, pieces in all if not."""
+
+    name: str
+    even: int
+    ragged: int
+
+
 @lru_cache
 def table() -> dict[str, dict[str, Config]]:
-    """The shipped configurations: kernel -> name -> Config."""
+    """The shipped configurations: kernel -> key size -> Config."""
     read = json.loads(Path(__file__).with_name("configs.json").read_text(encoding="utf-8"))
     return {kernel: {name: Config(**value) for name, value in entries.items()} for kernel, entries in read.items()}
 
 
-def is_large(programs: int, device: torch.device) -> bool:
-    """Whether a decode batch of `programs` sequences times KV heads fills the chip without cutting sequences."""
-    return programs >= LARGE * multiprocessors(device)
+def key_size(padded_dim: int, itemsize: int) -> str:
+    """Name of a key's size in the table."""
+    return f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")
+
+
+def decode_split(programs: int, device: torch.device) -> Split:
+    """How to cut a decode batch of `programs` = sequences times KV heads; nothing here needs their lengths."""
+    chip = multiprocessors(device)
+
+    def split(name: str, even: int) -> Split:
+        return Split(name, even, PIECES_PER_SM[name] * chip)
+
+    if programs >= LARGE * chip:
+        waves = {name: -(-programs // (RESIDENT[name] * chip)) * RESIDENT[name] for name in ("mid", "many")}
+        small = {name: 1 if programs <= RESIDENT[name] * chip else count for name, count in waves.items()}
+        return split(min(small, key=small.__getitem__), 1)
+    few = RESIDENT["few"] * chip // programs
+    if few * programs >= FULL * RESIDENT["few"] * chip:
+        return split("few", few)
+    return split("mid", max(1, RESIDENT["mid"] * chip // programs))
 
 
 def decode_config(padded_dim: int, itemsize: int, programs: int, device: torch.device) -> Config:
     """Tile of the decode kernel for keys of `padded_dim` elements and `programs` = sequences times KV heads."""
-    name = f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")
-    return table()["decode-many" if is_large(programs, device) else "decode-few"][name]
+    return table()["decode-" + decode_split(programs, device).name][key_size(padded_dim, itemsize)]
 
 
 def prefill_config(padded_dim: int, itemsize: int) -> Config:
     """Tile of the prefill kernel; `rows` counts query tokens times query heads of one KV head."""
-    return table()["prefill"][f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")]
-
-
-def pieces_wanted(programs: int, device: torch.device) -> tuple[int, bool]:
-    """Pieces of work, over all KV heads, to cut a decode batch into; and whether rows of equal length stay whole."""
-    large = is_large(programs, device)
-    return (MANY_PER_SM if large else FEW_PER_SM) * multiprocessors(device), large
+    return table()["prefill"][key_size(padded_dim, itemsize)]
 
 
 @lru_cache

@@ -19,7 +19,8 @@ from kvscope.kernels.address import slot_offset
 
 @pytest.mark.parametrize("wanted", [2, 5, 9, 40])
 def test_any_split_gives_the_same(lab, wanted, monkeypatch):
-    monkeypatch.setattr(tuning, "pieces_wanted", lambda *args: (wanted, False))
+    split = tuning.Split("mid", wanted, wanted)
+    monkeypatch.setattr(tuning, "decode_split", lambda *args: split)
     monkeypatch.setattr(tuning, "MIN_PIECE", 16)
     pool = lab.pool([0, 1, 64, 65, 129, 300])
     q = pool.random(6, 4)
@@ -37,11 +38,11 @@ def test_any_split_gives_the_same(lab, wanted, monkeypatch):
     lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=40),
     kv_heads=st.sampled_from([1, 3, 8]),
     wanted=st.integers(1, 300),
-    keep_even=st.booleans(),
+    even=st.integers(1, 9),
 )
-def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted, keep_even):
+def test_a_plan_covers_every_token_once(lab, lengths, kv_heads, wanted, even):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "pieces_wanted", lambda *args: (wanted, keep_even))
+        patch.setattr(tuning, "decode_split", lambda *args: tuning.Split("mid", even, wanted))
         seq_lens = torch.tensor(lengths, dtype=torch.int32, device=lab.device)
         plan = kernels.plan_decode(seq_lens, kv_heads, backend=lab.backend)
     pieces = plan.pieces.tolist()
