@@ -33,7 +33,8 @@ def find_row(start_ptr, rows, block, BQ: tl.constexpr):
 @triton.jit
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr,
-    scale, kv_heads, rows, tokens, blocks, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    scale, kv_heads, rows, tokens, blocks,
+    table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
