@@ -308,11 +308,14 @@ class BlockManager:
         row.issued = hi
 
     def _needs_copy(self, block: int, slot: int) -> bool:
-        """Whether a write into `slot` must go to a copy: another table holds the block, or it is published.
+        """Whether a write from `slot` on must go to a copy: another table holds the block, it is published, or leased.
 
-        Leases do not matter here: they cover slots below the writer's own, already filled ones.
+        A lease covers slots that were filled when it began, so an append goes behind it; only a rollback leads into it.
         """
-        return bool(self.pool.entries[block] > 1) or self.pool.state[block] == BlockState.PUBLISHED
+        pool = self.pool
+        return bool(
+            pool.entries[block] > 1 or pool.state[block] == BlockState.PUBLISHED or slot < pool.leased_slots[block]
+        )
 
     def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
         for block in self.pool.take(count, seq_id=row.seq_id, lblock=len(row.blocks), reason=reason):

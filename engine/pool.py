@@ -64,6 +64,7 @@ class BlockPool:
         self.gen = np.zeros(num_blocks, dtype=np.int32)
         self.entries = np.zeros(num_blocks, dtype=np.int32)
         self.leases = np.zeros(num_blocks, dtype=np.int32)
+        self.leased_slots = np.zeros(num_blocks, dtype=np.int32)  # leading slots that some lease covers
         self.fill = np.zeros(num_blocks, dtype=np.int32)
         self.last_use_step = np.full(num_blocks, -1, dtype=np.int64)
         self.completed_step = -1
@@ -212,6 +213,7 @@ class BlockPool:
         """Hold slots [slot_lo, slot_hi) for a copy or transfer; forbids free and reuse of the block."""
         before = self.ref(block)
         self.leases[block] += 1
+        self.leased_slots[block] = max(int(self.leased_slots[block]), slot_hi)
         if self.sink is not None:
             seq = self.sink.emit(
                 Kind.LEASE, Reason.COPY_ON_WRITE, block, int(self.gen[block]), before, before + 1,
@@ -230,6 +232,8 @@ class BlockPool:
         if self.leases[block] < 1:
             raise FaultyCall(f"lease {lease_id} on block {self.name(block)} ended twice")
         self.leases[block] -= 1
+        if self.leases[block] == 0:
+            self.leased_slots[block] = 0
         if self.ref(block) == 0:
             self._unheld(block, Reason.COPY_ON_WRITE)
 

@@ -93,7 +93,7 @@ def test_without_prefix_cache_it_is_the_simulator(
 def everything(manager: BlockManager) -> tuple[object, ...]:
     """The whole state of a manager, to the byte and in order."""
     pool = manager.pool
-    arrays = (pool.state, pool.gen, pool.entries, pool.leases, pool.fill, pool.last_use_step)
+    arrays = (pool.state, pool.gen, pool.entries, pool.leases, pool.leased_slots, pool.fill, pool.last_use_step)
     return (
         tuple(array.tobytes() for array in arrays),
         (list(pool._free), list(pool._cached), list(pool._fenced), list(pool._quarantined), pool.completed_step),
@@ -211,4 +211,24 @@ def test_copy_that_another_copy_needs_is_not_cancelled() -> None:
     assert [(copy.source, copy.target) for copy in copies] == [(0, 1), (1, 2)]
     manager.copies_done(copies)
     assert manager.refcount(0) == 1
+    assert manager.num_free() == 4
+
+
+def test_slot_that_a_waiting_copy_reads_is_not_written() -> None:
+    """One sample copies the shared tail; before the copy has run, the other one rolls back into the copied slots."""
+    manager = BlockManager(6, 4, hash_key=b"test")
+    manager.admit(0, [1, 2])
+    manager.write(0, 0, 2)
+    manager.begin_step([Scheduled(0, 0, 2)])
+    manager.end_step()
+    manager.fork(0, 1)
+    manager.append(1, 3)
+    manager.truncate(0, 1)
+    manager.append(0, 4)
+    copies = manager.drain_copies()
+    assert [(copy.source, copy.target, copy.slots) for copy in copies] == [(0, 1, 2), (0, 2, 1)]
+    assert [manager.table(0), manager.table(1)] == [[2], [1]]
+    manager.copies_done(copies)
+    manager.append(0, 5)
+    assert manager.table(0) == [2], "an append behind the copied slots needs no copy"
     assert manager.num_free() == 4
