@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscope.errors import TraceError
+from kvscope.errors import TraceError, UsageError
 from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
 from kvscope.traces.files import MAX_PENDING_BYTES, AppendFile, dump_late, dump_line, parse_line, read_late
 from kvscope.traces.manifest import manifest_crc
-from kvscope.traces.segment import INDEX_DTYPE
+from kvscope.traces.rows import ROW_DTYPE
+from kvscope.traces.segment import INDEX_DTYPE, SegmentWriter, encode_batch
 
 POOL = PoolFacts(num_blocks=64, block_size=16)
 ROWS, BATCH = 650, 32
@@ -370,3 +371,97 @@ def test_an_append_file_gives_up_at_a_bound(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert (tmp_path / "f").read_bytes() == b"a" * MAX_PENDING_BYTES + b"c"
+
+
+def rows_from(first: int, last: int) -> np.ndarray[Any, Any]:
+    rows = np.zeros(last - first, ROW_DTYPE)
+    rows["aux"] = np.arange(first, last)
+    return rows
+
+
+NOTHING = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+
+
+def test_batches_that_overlap_in_part_are_joined(tmp_path: Path) -> None:
+    path = tmp_path / "t.kvtrace"
+    Recorder(path, pool=POOL).close()
+    writer = SegmentWriter(path)
+    for first, last in ((5, 10), (8, 14), (9, 12), (20, 22)):
+        rows = rows_from(first, last)
+        writer.append(encode_batch(rows, NOTHING), first, rows)
+    writer.close()
+    trace = open_trace(path)
+    assert trace.seqs.tolist() == trace.events["aux"].tolist() == [*range(5, 14), 20, 21]
+    assert trace.gaps == [(0, 5), (14, 20)]
+    assert trace.warnings == ["events 0 to 4 are missing (5)", "events 14 to 19 are missing (6)"]
+
+
+def test_hot_rows_alone_may_start_late(killed: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(killed, target)
+    for path in target.glob("events-*"):
+        path.unlink()
+    trace = open_trace(target)
+    assert 0 < len(trace.events) < ROWS
+    assert trace.gaps == [(0, ROWS - len(trace.events))]
+
+
+def test_a_write_that_fails_between_batch_and_index_is_made_good(tmp_path: Path) -> None:
+    calls = 0
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5):
+            raise OSError(28, "No space left on device")
+        return os.pwrite(fd, data, offset)
+
+    path = tmp_path / "t.kvtrace"
+    Recorder(path, pool=POOL).close()
+    writer = SegmentWriter(path, pwrite)
+    for first in (0, 3):
+        rows = rows_from(first, first + 3)
+        for _ in range(4):
+            try:
+                writer.append(encode_batch(rows, NOTHING), first, rows)
+                break
+            except OSError:
+                continue
+    writer.close()
+    trace = open_trace(path)
+    assert trace.events["aux"].tolist() == list(range(6))
+    assert trace.warnings == []
+
+
+def test_a_hot_tail_that_cannot_be_read_is_said(whole: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(whole, target)
+    (target / "hot.bin").mkdir()
+    trace = open_trace(target)
+    assert len(trace.events) == ROWS
+    assert "hot tail cannot be read" in trace.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"hot_rows": 100}, {"hot_rows": 1}, {"seal_rows": 0}, {"hot_rows": 8, "seal_rows": 5}]
+)
+def test_impossible_sizes_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        Recorder(tmp_path / "a.kvtrace", pool=POOL, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="record is"):
+        Recorder(tmp_path / "a.kvtrace", pool=POOL, record="loud")  # type: ignore[arg-type]
+    assert not (tmp_path / "a.kvtrace").exists()
+
+
+def test_a_row_that_never_comes_costs_only_what_is_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvscope.traces.recorder._PATIENCE", 3)
+    recorder = Recorder(tmp_path / "a.kvtrace", pool=POOL, sealing="inline", hot_rows=32, seal_rows=8)
+    recorder.emit_many(Kind.FREE, aux=list(range(20)))
+    recorder._marks[18] = 0  # as if its thread had been stopped in the middle
+    seqs = [recorder.emit(Kind.FREE, aux=i) for i in range(20, 80)]
+    assert seqs.count(-1) == recorder.dropped > 0
+    recorder.close()
+    trace = open_trace(recorder.path)
+    assert not trace.clean
+    assert trace.gaps == [(18, 19)]
+    assert trace.events["aux"].tolist() == [i for i in range(80 - recorder.dropped) if i != 18]

@@ -399,3 +399,23 @@ def test_an_interrupted_bulk_call_holds_nothing_up(tmp_path: Path) -> None:
     assert trace.warnings == []
     assert len(trace.events) == 102
     assert trace.events["gen"][:2].tolist() == [-1, -1]
+
+
+def test_memory_reads_like_a_trace() -> None:
+    with MemoryRecorder(num_blocks=3, block_size=4, block_bytes=5) as memory:
+        assert (memory.num_blocks, memory.block_size, memory.block_bytes) == (3, 4, 5)
+        assert not memory.refresh()
+        operation(memory)
+        assert memory.refresh()
+        events = memory.events
+        assert not memory.refresh()
+        assert (memory.clean, memory.dropped, memory.warnings, memory.manifest["pool"]["num_blocks"]) == (
+            True,
+            0,
+            [],
+            3,
+        )
+        with pytest.raises(ValueError, match="read-only"):
+            events["block"] = 1
+        assert "operation" in str(memory.sites[1])
+        assert str(memory.sites[0]) == "unknown"
