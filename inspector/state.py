@@ -150,7 +150,10 @@ def state_at(trace: TraceLike, seq: int) -> PoolState:
 
     ref = _last(n, block, events["ref_after"][rows], kept=events["ref_after"][rows] >= 0, default=0)
     leases = np.zeros(n, dtype=np.int32)
-    np.add.at(leases, block, (kind == Kind.LEASE).astype(np.int32) - (kind == Kind.UNLEASE))
+    unheld = events["ref_before"][rows] == 0
+    since = _last(n, block, rows, kept=unheld, default=0)  # before, no lease can be left (its end may be lost)
+    moves = (kind == Kind.LEASE).astype(np.int32) - (kind == Kind.UNLEASE)
+    np.add.at(leases, block, np.where(rows >= since[block], moves, 0))
     leases = np.clip(leases, 0, np.maximum(ref, 0)).astype(np.int32)
     entries = (np.maximum(ref, 0) - leases).astype(np.int32)
     starts = kind == Kind.ALLOC

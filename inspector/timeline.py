@@ -68,7 +68,8 @@ def timeline(trace: TraceLike) -> Timeline:
     carry = _Carry(new_life)
     ref = carry(np.maximum(events["ref_after"][rows], 0), (events["ref_after"][rows] >= 0) & valid)
     moves = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
-    leases = np.clip(carry.running(moves), 0, ref)
+    unheld = (events["ref_before"][rows] == 0) & valid  # no lease can be left (its end may be among lost events)
+    leases = np.clip(_Carry(new_life | unheld).running(moves), 0, ref)
     has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC) & (kind != Kind.COPY_DONE)
     in_index, place = INDEX_EFFECT[kind], PLACE_EFFECT[kind]
     return Timeline(

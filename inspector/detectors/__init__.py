@@ -105,6 +105,8 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
                 touched.add(row.block)
                 if not block.known:
                     ledger.unjudged += 1
+                    if row.gen > block.gen:  # its hand-out was among the lost events
+                        ledger.forget(row, block)
             for handler in table[row.kind]:
                 handler(row, block)
     for detector in detectors:
@@ -118,7 +120,8 @@ def _notes(trace: TraceLike, ledger: Ledger, gaps: list[tuple[int, int]]) -> tup
         places = f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"
         notes.append(
             f"{lost:,} events are missing in {places}: {ledger.unjudged:,} events could not be judged, "
-            f"{ledger.unknown_blocks} of {ledger.num_blocks} blocks are still unknown at the end"
+            f"{ledger.unknown_blocks} of {ledger.num_blocks} blocks are still unknown at the end, and which steps were "
+            "open is not judged after the first of them"
         )
     if not trace.clean:
         notes.append(

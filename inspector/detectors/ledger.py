@@ -231,10 +231,18 @@ class Cons(Detector):
 
     def _over(self, since: int) -> bool:
         """Whether the step that a lease was taken for has ended (no step: whether the trace has)."""
-        return not self.ledger.open_steps and (self.ledger.begun < 0 or self.ledger.last_begin_seq > since)
+        return (
+            self.ledger.steps_known
+            and not self.ledger.open_steps
+            and (self.ledger.begun < 0 or self.ledger.last_begin_seq > since)
+        )
 
     def _fence_passed(self, block: Block, quarantined: int) -> bool:
-        return block.last_use <= self.ledger.completed and quarantined < self.ledger.last_step_seq
+        return (
+            self.ledger.steps_known
+            and block.last_use <= self.ledger.completed
+            and quarantined < self.ledger.last_step_seq
+        )
 
     def _leaked_entry(self, block: Block, seq_id: int, lblock: int, since: int) -> None:
         """An entry whose sequence has ended, or that is left from before it was admitted last."""

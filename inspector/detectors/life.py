@@ -80,16 +80,17 @@ class Fence(Detector):
             return
         if block.place == QUARANTINED:
             self._early(row, block, "it is still in quarantine")
-        elif block.last_use > self.ledger.completed:
+        elif self.ledger.steps_known and block.last_use > self.ledger.completed:
             self._early(row, block, "the last step that used it has not completed")
 
     def on_settle(self, row: Row, block: Block) -> None:
         # The fence of the oldest open step passes just before its STEP_END is written.
-        if block.known and block.place == QUARANTINED and block.last_use > self.ledger.completed + 1:
+        late = self.ledger.steps_known and block.last_use > self.ledger.completed + 1
+        if late and block.known and block.place == QUARANTINED:
             self._early(row, block, "it leaves quarantine while a later step still uses it")
 
     def on_step_end(self, row: Row, block: Block) -> None:
-        if not self.ledger.open_steps:
+        if not self.ledger.open_steps or not self.ledger.steps_known:
             return
         for write in self.ledger.open_steps[0].writes:
             target = self.ledger.blocks[write.block]

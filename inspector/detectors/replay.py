@@ -53,6 +53,7 @@ class Ledger:
         self.findings: list[Finding] = []
         self.open_steps: deque[OpenStep] = deque()
         self.begun = self.completed = -1  # ordinals of the last step that began, that ended
+        self.steps_known = True  # False after lost events: which steps are open cannot be told any more
         self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
         self.copies: dict[
@@ -128,7 +129,9 @@ class Ledger:
         self.unknown_blocks = self.num_blocks
         for sequence in self.sequences.values():
             sequence.known = False
+            sequence.began = sequence.ended = sequence.sched_seq = sequence.sched_step = -1
         self.unknown_tables = True
+        self.steps_known = False
         self.issued.clear()
         self.open_steps.clear()
         self.completed = self.begun
@@ -154,9 +157,13 @@ class Ledger:
         self._enter(row, block)
 
     def _retain(self, row: Row, block: Block) -> None:
-        block.ref, block.ref_other = row.ref_after, -1
         if row.kind == Kind.HIT:
+            if not block.known and row.ref_before == 0:  # found in the index and held by nobody: all is known of it
+                self.forget(row, block)
+                block.written = self.full
+                self._known(block)
             block.published = True
+        block.ref, block.ref_other = row.ref_after, -1
         block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
         if block.place == QUARANTINED:
             block.place = UNPLACED
@@ -170,7 +177,7 @@ class Ledger:
         block.released.pop(key, None)
         sequence = self.sequence(row.seq_id)
         self._drop(sequence, row.lblock)
-        life = (block.id, block.gen)
+        life = (block.id, row.gen if row.gen >= 0 else block.gen)
         sequence.table[row.lblock] = life
         self.entries += 1
         self._digest(sequence, row.lblock, life, 1)
@@ -208,17 +215,23 @@ class Ledger:
             self._unheld(block)
 
     def _unheld(self, block: Block) -> None:
-        if not block.known:
-            block.entries, block.leases = {}, {}
-            self._known(block)
-        block.place = UNPLACED
+        """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""
+        if block.known:
+            block.place = UNPLACED
+
+    def forget(self, row: Row, block: Block) -> None:
+        """What was known of a block before events were lost does not hold any more."""
+        block.entries, block.leases, block.released = {}, {}, {}
+        block.gen = max(block.gen, row.gen)
+        block.ref, block.ref_other, block.last_use, block.unbound_write = 0, -1, -1, -1
+        block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
+        block.story = {}
 
     def _free(self, row: Row, block: Block) -> None:
         for seq_id, _ in block.entries:
             self.sequence(seq_id).suspect = True
         if not block.known:
-            block.entries, block.leases, block.ref = {}, {}, 0
-            block.gen = max(block.gen, row.gen)
+            self.forget(row, block)
             self._known(block)
         if row.gen >= 0 and row.gen < block.gen:
             return
@@ -260,8 +273,6 @@ class Ledger:
         if row.gen < 0 or row.gen >= block.gen:
             block.published = False
             block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
-            if row.kind == Kind.EVICT and not block.known:
-                self._unheld(block)
 
     def _cow(self, row: Row, block: Block) -> None:
         copy = self.copy_of(row)
