@@ -7,24 +7,27 @@ from typing import Any
 import streamlit as st
 
 from kvscope.dashboard.opened import TraceView
-from kvscope.inspector.findings import CheckResult, check
+from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.measures import Series, series, summary
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import PoolState, state_at, tables_at
 
+QUICK_CHECK = 50_000  # events that are checked within a second
+_CHECKED: set[tuple[Any, ...]] = set()  # views whose check has been run
 
-@st.cache_resource(max_entries=8, show_spinner="measuring")
+
+@st.cache_resource(max_entries=3, show_spinner="measuring")
 def _series(key: tuple[Any, ...], _view: TraceView) -> Series:
     return series(_view)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=3, show_spinner=False)
 def _summary(key: tuple[Any, ...], _view: TraceView) -> dict[str, Any]:
     return summary(_view, _series(key, _view))
 
 
-@st.cache_resource(max_entries=8, show_spinner="checking every rule")
+@st.cache_resource(max_entries=3, show_spinner="checking every rule")
 def _check(key: tuple[Any, ...], _view: TraceView) -> CheckResult:
     return check(_view)
 
@@ -39,9 +42,14 @@ def _tables(key: tuple[Any, ...], seq: int, _view: TraceView) -> dict[int, list[
     return tables_at(_view, seq)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=3, show_spinner=False)
 def _lanes(key: tuple[Any, ...], _view: TraceView) -> list[Lane]:
     return lanes(_view)
+
+
+@st.cache_resource(max_entries=3, show_spinner=False)
+def _names(key: tuple[Any, ...], _view: TraceView) -> Names:
+    return Names(_view.facts)
 
 
 def measured(view: TraceView) -> Series:
@@ -55,8 +63,17 @@ def summarised(view: TraceView) -> dict[str, Any]:
 
 
 def checked(view: TraceView) -> CheckResult:
-    """`inspector.check` of the view."""
-    return _check(view.id, view)
+    """`inspector.check` of the view; of a long trace it takes a while the first time."""
+    result = _check(view.id, view)
+    _CHECKED.add(view.id)
+    return result
+
+
+def findings_so_far(view: TraceView) -> tuple[Finding, ...] | None:
+    """The findings of the view where the check is quick or was run before, else None: nothing waits for it."""
+    if view.live or (len(view.events) > QUICK_CHECK and view.id not in _CHECKED):
+        return None
+    return checked(view).findings
 
 
 def pool_at(view: TraceView, seq: int) -> PoolState:
@@ -76,7 +93,7 @@ def lanes_of(view: TraceView) -> list[Lane]:
 
 def names_of(view: TraceView) -> Names:
     """The names of the view's sequences."""
-    return Names(view.facts)
+    return _names(view.id, view)
 
 
 def owners_of(tables: dict[int, list[tuple[int, int]]]) -> dict[int, list[int]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ _REF_EDGES = np.array([1, 2, 3, 4, 5, 9, 17])
 Bytes = npt.NDArray[np.uint8]
 
 
-class LegendEntry(NamedTuple):
+@dataclass(frozen=True)
+class LegendEntry:
     """One line of the legend; `letter` is empty where colours do not stand for states."""
 
     label: str
@@ -85,7 +86,7 @@ def encode(
     owner_names = list(dict.fromkeys(_owner_text(held, names) for held in owners.values()))
     meta: dict[str, Any] = {
         "palette": paint.palette,
-        "legend": [entry._asdict() for entry in paint.legend],
+        "legend": [asdict(entry) for entry in paint.legend],
         "states": {key: found.label for key, found in BY_LETTER.items()},
         "mark": FINDING, "marked": sorted({int(b) // span for b in marked if 0 <= b < blocks}),
         "blocks": blocks, "span": span, "blockSize": state.block_size, "height": MAP_HEIGHT, "seq": state.seq,
@@ -205,8 +206,8 @@ def _telling(letter: Bytes, span: int) -> npt.NDArray[np.int64]:
     if span <= 1:
         return np.arange(len(letter))
     rank = np.zeros(256, dtype=np.int8)
-    for i, found in enumerate(_URGENCY):
-        rank[ord(found)] = i
+    for i, letter_name in enumerate(_URGENCY):
+        rank[ord(letter_name)] = i
     cells = -(-len(letter) // span)
     ranks = np.full(cells * span, -1, dtype=np.int8)
     ranks[: len(letter)] = rank[letter]

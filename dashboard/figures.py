@@ -98,6 +98,13 @@ def occupancy(
     return figure
 
 
+def with_cursor(figure: go.Figure, series: Series, axis: str, seq: int) -> go.Figure:
+    """A copy of a figure over time with event `seq` as a line."""
+    copied = go.Figure(figure)
+    _cursor(copied, series, axis, seq)
+    return copied
+
+
 def small_multiple(
     series: Series, name: str, axis: str = "event", *, cursor: int | None = None, percent: bool = False,
     colour: str = ORANGE, unit: str = "",

@@ -41,8 +41,8 @@ def overview(view: TraceView) -> None:
     from kvscope.dashboard.views.overview import stat_row
 
     fresh = refreshed(view)
-    stat_row(fresh, findings=False)
-    st.caption(f"Following: {len(fresh.events):,} events so far. Findings are checked when Follow is off.")
+    stat_row(fresh)
+    st.caption(f"Following: {len(fresh.events):,} events so far. Findings are checked once it is closed.")
     st.altair_chart(occupancy_chart(fresh), key="live_occupancy", alt="Blocks by state over time, live")
 
 
@@ -60,7 +60,7 @@ def occupancy_chart(view: TraceView) -> alt.Chart:
         ]
     )
     scale = alt.Scale(domain=[s.label for s in STATES], range=[s.colour for s in STATES])
-    return (
+    chart: alt.Chart = (
         alt.Chart(frame, height=360)
         .mark_area(interpolate="step-after")
         .encode(
@@ -70,3 +70,4 @@ def occupancy_chart(view: TraceView) -> alt.Chart:
             order=alt.Order("order:Q"),
         )
     )
+    return chart

@@ -97,7 +97,8 @@ class Tail:
         r = self._reader
         return TraceView(
             self._name, self._path, r.events, r.seqs, r.num_blocks, r.block_size, r.block_bytes, list(r.sites),
-            list(r.actors), list(r.facts), list(r.warnings), bool(r.clean), bool(r.live), int(r.dropped), self._opened, r,
+            list(r.actors), list(r.facts), list(r.warnings), bool(r.clean), bool(r.live), int(r.dropped),
+            self._opened, r,
         )  # fmt: skip
 
 

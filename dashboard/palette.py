@@ -44,10 +44,11 @@ WRITING = State("writing", "W", GREEN, "private, a write was issued and has not 
 BY_NAME: dict[str, State] = {state.name: state for state in (*STATES, WRITING)}
 BY_LETTER: dict[str, State] = {state.letter: state for state in (*STATES, WRITING)}
 
-# Sequences, in the order they appear; the dark tones come second so that neighbours differ.
+# Sequences, in the order they appear: seven hues, then seven darker ones turned by three, so that neighbours and
+# numbers seven apart differ in hue.
 SEQUENCES: tuple[str, ...] = (
     BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW,
-    "#004B75", "#966700", "#00664B", "#8C4A70", "#2A7FB0", "#8A3D00", "#A79D1F",
+    "#8C4A70", "#2A7FB0", "#8A3D00", "#A79D1F", "#004B75", "#966700", "#00664B",
 )  # fmt: skip
 SEVERAL = "#6B7480"  # more than one owner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvscope.dashboard import figures, markup
-from kvscope.dashboard.answers import checked, names_of, pool_at
+from kvscope.dashboard.answers import findings_so_far, names_of, pool_at
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
@@ -51,7 +51,7 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     st.html(markup.head(f"b{block}#{gen}", letter.label, letter.colour, said))
     held = holders(view, block, place.seq)
     st.markdown("Held by " + "; ".join(_holder(h, names) for h in held) if held else "Held by nobody")
-    for finding in checked(view).findings:
+    for finding in findings_so_far(view) or ():
         if finding.block == block:
             text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"
             st.error(text, icon=":material/bug_report:")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvscope.dashboard import canvas, live, story
-from kvscope.dashboard.answers import checked, names_of, owners_of, pool_at, tables_of
+from kvscope.dashboard.answers import findings_so_far, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
@@ -25,7 +25,7 @@ def render(view: TraceView, place: Place) -> None:
         def panel() -> None:
             if following:
                 fresh = live.refreshed(view)
-                draw(fresh, Place(fresh.last_seq, place.block), mode or "state", findings=False)
+                draw(fresh, Place(fresh.last_seq, place.block), mode or "state")
             else:
                 draw(view, place, mode or "state")
 
@@ -38,14 +38,13 @@ def render(view: TraceView, place: Place) -> None:
             story.card(view, place)
 
 
-def draw(view: TraceView, place: Place, mode: str, *, findings: bool = True) -> None:
+def draw(view: TraceView, place: Place, mode: str) -> None:
     """The map at `place.seq`; a click makes that block the session's."""
     state, tables = pool_at(view, place.seq), tables_of(view, place.seq)
-    marked = [f.block for f in checked(view).findings if f.seq <= place.seq and f.block >= 0] if findings else []
-    names = {seq_id: names_of(view)(seq_id) for seq_id in tables}
-    payload = canvas.encode(
-        state, mode, owners=owners_of(tables), names=names, selected=place.block, marked=marked
-    )  # fmt: skip
+    marked = [f.block for f in findings_so_far(view) or () if f.seq <= place.seq and f.block >= 0]
+    name = names_of(view)
+    names = {seq_id: name(seq_id) for seq_id in tables}
+    payload = canvas.encode(state, mode, owners=owners_of(tables), names=names, selected=place.block, marked=marked)
     cell = block_map(payload, key="block_map")
     if cell is not None:
         block = canvas.block_of(state, cell)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import streamlit as st
 
 from kvscope.dashboard import figures, live, markup
-from kvscope.dashboard.answers import checked, measured, names_of, summarised
+from kvscope.dashboard.answers import checked, findings_so_far, measured, names_of, summarised
 from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.numbers import bytes_text, count_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -30,13 +31,34 @@ def render(view: TraceView, place: Place) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown("**The pool over time**", width="content")
         axis = axis_choice("axis")
-    picture = figures.occupancy(measured(view), axis, cursor=place.seq, marks=marks(view))
-    st.plotly_chart(picture, key="occupancy", config=PLOT_CONFIG, alt="Blocks by state over time, stacked")
-    for column, (title, name, options) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
+    found = findings_so_far(view)
+    picture = _picture(view.id, axis, found is not None, view)
+    st.plotly_chart(_at(picture, view, axis, place), key="occupancy", config=PLOT_CONFIG,
+                    alt="Blocks by state over time, stacked")  # fmt: skip
+    for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         with column:
             st.markdown(f"**{title}**")
-            figure = figures.small_multiple(measured(view), name, axis, cursor=place.seq, **options)
+            figure = _at(_small(view.id, axis, name, view), view, axis, place)
             st.plotly_chart(figure, key=f"small_{name}", config=_NO_BAR, alt=title)
+    if found is None and not view.live:
+        checked(view)  # after everything else is on the page: a long trace takes a while
+        st.rerun()
+
+
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _picture(key: tuple[Any, ...], axis: str, with_findings: bool, _view: TraceView) -> go.Figure:
+    return figures.occupancy(measured(_view), axis, marks=marks(_view))
+
+
+@st.cache_resource(max_entries=18, show_spinner=False)
+def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> go.Figure:
+    options = next(options for _, other, options in _SMALL if other == name)
+    return figures.small_multiple(measured(_view), name, axis, **options)
+
+
+def _at(picture: go.Figure, view: TraceView, axis: str, place: Place) -> go.Figure:
+    """The same picture with the chosen event as a line; the cached one stays as it is."""
+    return figures.with_cursor(picture, measured(view), axis, place.seq)
 
 
 def axis_choice(key: str) -> str:
@@ -53,11 +75,12 @@ _SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def stat_row(view: TraceView, *, findings: bool = True) -> None:
-    """Eight numbers, each as `inspector.summary` has it; `findings` is False while a trace is followed."""
+def stat_row(view: TraceView) -> None:
+    """Eight numbers, each as `inspector.summary` has it; findings are absent until the check has been run."""
     facts = summarised(view)
     held, pool = facts["held_blocks"]["peak"], facts["geometry"]["num_blocks"]
-    found = len(checked(view).findings) if findings else None
+    findings = findings_so_far(view)
+    found = None if findings is None else len(findings)
     use, sharing = facts["utilization"], facts["sharing_factor"]
     copied = bytes_text(facts["cow_bytes"]) if facts["cow_bytes"] else ""
     cells = (
@@ -83,4 +106,4 @@ def marks(view: TraceView) -> list[Mark]:
         rows = np.flatnonzero(kinds == kind)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, figures.MAX_MARKS).astype(int))] if len(rows) else rows
         found += [Mark(cause, int(view.seqs[row]), event_text(view, int(row), names)) for row in rows.tolist()]
-    return found + [Mark("finding", f.seq, f"{f.code} {f.title}") for f in checked(view).findings]
+    return found + [Mark("finding", f.seq, f"{f.code} {f.title}") for f in findings_so_far(view) or ()]

@@ -22,7 +22,7 @@ MAX_ARROWS = 200
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
-    found = lanes_of(view)
+    found = _families(lanes_of(view))
     if not found:
         st.info("No request in this trace: it records a bare pool.")
         return
@@ -38,6 +38,21 @@ def render(view: TraceView, place: Place) -> None:
     st.plotly_chart(figure, key="lanes", config=PLOT_CONFIG, alt="What each sequence was doing over time")
     st.markdown("**Sequences**")
     st.dataframe(_table(shown), hide_index=True, key="lane_table", height=min(35 * (len(shown) + 1) + 3, 460))
+
+
+def _families(found: list[Lane]) -> list[Lane]:
+    """The lanes with every fork right after the sequence that it was forked from."""
+    children: dict[int, list[Lane]] = {}
+    known = {lane.seq_id for lane in found}
+    for lane in found:
+        children.setdefault(lane.parent if lane.parent in known else -1, []).append(lane)
+    ordered: list[Lane] = []
+    stack = children.pop(-1, [])[::-1]
+    while stack:
+        lane = stack.pop()
+        ordered.append(lane)
+        stack += children.pop(lane.seq_id, [])[::-1]
+    return ordered
 
 
 def _arrows(view: TraceView, shown: list[Lane]) -> list[Arrow]:

@@ -287,3 +287,29 @@ def test_live_trace_can_be_followed(open_app: Open, toy_engine: Any, tmp_path: P
     assert not app.exception
     assert not any(t.key == "follow" for t in app.toggle)
     assert _stat(app, "Findings") == "0"
+
+
+def test_forks_stand_below_the_sequence_they_came_from(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
+    with Recorder(tmp_path / "forks.kvtrace", pool=PoolFacts(32, 16)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
+        for name, samples in (("first", 1), ("forked", 3), ("last", 1)):
+            engine.submit(name, list(range(20)), max_tokens=4, n=samples)
+        engine.run()
+    figure = _figure(open_app(tmp_path / "forks.kvtrace", page="requests"))
+    assert figure["layout"]["yaxis"]["ticktext"] == ["first", "forked", "forked/1", "forked/2", "last"]
+    (arrow,) = [a for a in figure["layout"]["annotations"] if a.get("showarrow")]
+    assert (round(arrow["ay"]), round(arrow["y"])) == (1, 2)
+
+
+def test_long_traces_do_not_wait_for_the_check(
+    open_app: Open, toy_traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvscope.dashboard import answers
+
+    monkeypatch.setattr(answers, "QUICK_CHECK", 10)
+    monkeypatch.setattr(answers, "_CHECKED", set())
+    app = open_app(toy_traces["missing-copy"], page="blocks")
+    assert not answers._CHECKED
+    assert not app.exception
+    app = open_app(toy_traces["missing-copy"])  # the overview runs it after everything else is drawn
+    assert _stat(app, "Findings") == str(len(check(open_trace(toy_traces["missing-copy"])).findings))
