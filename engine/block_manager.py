@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from kvscope.engine import pool
 from kvscope.engine.copies import CopyQueue
@@ -21,7 +20,7 @@ from kvscope.engine.integrity import check_integrity, witness
 from kvscope.engine.pool import BlockPool, BlockState
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.steps import OpenStep, Scheduled, Write
+from kvscope.engine.steps import OpenStep, Scheduled, Write, cut
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
@@ -187,7 +186,8 @@ class BlockManager:
             self._release_tail(row, keep, Reason.TRUNCATED)
             self.prefixes.withdraw(row, from_block=length // self.block_size)
             del row.tokens[length:], row.hashes[length // self.block_size :]
-            self._forget_writes(seq_id, length)
+            self._writes = [cut(write, seq_id, length) for write in self._writes]
+            self._steps = [step.cut(seq_id, length) for step in self._steps]
             row.issued, row.computed = min(row.issued, length), min(row.computed, length)
             row.published = min(row.published, length // self.block_size)
 
@@ -327,15 +327,6 @@ class BlockManager:
             self._copies.cancel(row.blocks[lblock], row.gens[lblock])
             self.pool.release(row.blocks[lblock], seq_id=row.seq_id, lblock=lblock, reason=reason)
         del row.blocks[keep:], row.gens[keep:]
-
-    def _forget_writes(self, seq_id: int, length: int) -> None:
-        """Writes from `length` on that are still to land do not count as computed when their step ends."""
-
-        def shortened(writes: Iterable[Write]) -> list[Write]:
-            return [(*write[:4], min(write[4], length)) if write[0] == seq_id else write for write in writes]
-
-        self._writes = shortened(self._writes)
-        self._steps = [replace(step, writes=tuple(shortened(step.writes))) for step in self._steps]
 
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
