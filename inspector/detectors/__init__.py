@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
     from kvscope.inspector.source import TraceLike
 
+_CHUNK = 65_536  # events that stand in memory as Python ints at once
+
 DETECTOR_NAMES = (
     "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "EVICT", "LEASE", "INIT", "TABLE", "SLOT",
 )  # fmt: skip
@@ -42,7 +44,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> Che
     Raises:
         UsageError: `only` names a detector that does not exist.
     """
-    from kvscope.inspector.detectors.replay import Ledger, slots_written
+    from kvscope.inspector.detectors.replay import Ledger
     from kvscope.inspector.findings import CheckResult
     from kvscope.inspector.source import frozen, gap_rows
 
@@ -63,7 +65,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> Che
         findings=tuple(sorted(ledger.findings, key=lambda f: (f.seq, f.code))),
         events=len(trace.events),
         blocks=len(ledger.touched),
-        slots=slots_written(ledger),
+        slots=sum(bits.bit_count() for bits in ledger.ever_written),
         detectors=tuple(d.name for d in detectors if d.name not in idle),
         idle=tuple((name, f"the trace has no {kinds_wanted} events") for name, kinds_wanted in idle.items()),
         notes=_notes(trace, ledger, gaps),
@@ -75,7 +77,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
     """Every event: first the detectors, then the ledger."""
     from kvscope.inspector.detectors.life import Slot
     from kvscope.inspector.detectors.records import Row
-    from kvscope.inspector.detectors.replay import Handler, chunks
+    from kvscope.inspector.detectors.replay import Handler
     from kvscope.inspector.state import BLOCK_KINDS
 
     table: list[list[Handler]] = [[] for _ in range(256)]
@@ -88,7 +90,8 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
     block_kinds = frozenset(int(k) for k in BLOCK_KINDS)
     blocks, num_blocks, nobody = ledger.blocks, ledger.num_blocks, ledger.nobody
     touched = ledger.touched
-    for lo, hi in chunks(ledger.trace):
+    for lo in range(0, len(ledger.trace.events), _CHUNK):
+        hi = lo + _CHUNK
         numbers = ledger.trace.seqs[lo:hi].tolist()
         rows = map(Row._make, ledger.trace.events[lo:hi].tolist())
         for i, (number, row) in enumerate(zip(numbers, rows, strict=True), lo):
@@ -106,7 +109,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
                 if not block.known:
                     ledger.unjudged += 1
                     if row.gen > block.gen:  # its hand-out was among the lost events
-                        ledger.forget(row, block)
+                        block.forget(row.gen)
             for handler in table[row.kind]:
                 handler(row, block)
     for detector in detectors:
@@ -115,6 +118,10 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
 
 def _notes(trace: TraceLike, ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
     notes = []
+    if ledger.not_kept:
+        notes.append(
+            f"{ledger.not_kept:,} more findings were counted but not kept: the first {len(ledger.findings):,} are"
+        )
     if gaps:
         lost = sum(n for _, n in gaps)
         places = f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"

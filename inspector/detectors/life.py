@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
-from kvscope.inspector.detectors.records import FREE, QUARANTINED, Block, Row, Sequence
-from kvscope.inspector.detectors.replay import Ledger, mixed
+from kvscope.inspector.detectors.records import FREE, QUARANTINED, Block, Row, Sequence, mixed
+from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.source import Names, life
 from kvscope.traces.schema import Kind, to_signed, unpack_range
 

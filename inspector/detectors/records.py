@@ -59,6 +59,13 @@ class Block:
         """The sequences that hold it."""
         return tuple(dict.fromkeys(seq_id for seq_id, _ in self.entries))
 
+    def forget(self, gen: int) -> None:
+        """What was known of it before events were lost does not hold any more."""
+        self.entries, self.leases, self.released, self.story = {}, {}, {}, {}
+        self.gen = max(self.gen, gen)
+        self.ref, self.ref_other, self.last_use, self.unbound_write = 0, -1, -1, -1
+        self.place, self.published, self.published_as, self.published_at = UNPLACED, False, None, -1
+
 
 @dataclass(slots=True)
 class Sequence:
@@ -100,3 +107,14 @@ class OpenStep:
     ordinal: int
     begin_seq: int
     writes: list[PendingWrite] = field(default_factory=list)
+
+
+WORD = (1 << 64) - 1
+
+
+def mixed(block: int, gen: int, lblock: int) -> int:
+    """The word that one table entry adds to `schema.table_digest`."""
+    x = ((block | gen << 32) ^ (lblock + 1) * 0x9E3779B97F4A7C15) & WORD
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & WORD
+    return x ^ (x >> 31)

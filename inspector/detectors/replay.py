@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
 from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
     UNPLACED,
+    WORD,
     Block,
     OpenStep,
     PendingWrite,
     Row,
     Sequence,
-)  # fmt: skip
+    mixed,
+)
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import TraceLike, details_map, rows_until
 from kvscope.traces.schema import Kind, unpack_range
 
-_WORD = (1 << 64) - 1
+MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
 
 Handler = Callable[[Row, Block], None]
 
@@ -51,6 +51,7 @@ class Ledger:
         self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT)}
         self.seq = -1  # number of the event at hand
         self.findings: list[Finding] = []
+        self.not_kept = 0
         self.open_steps: deque[OpenStep] = deque()
         self.begun = self.completed = -1  # ordinals of the last step that began, that ended
         self.steps_known = True  # False after lost events: which steps are open cannot be told any more
@@ -80,6 +81,9 @@ class Ledger:
         others = tuple(s for s in block.holders if s != seq_id) if block is not None else ()
         if block is not None:
             slots.setdefault("gen", row.gen if row.gen >= 0 else block.gen)
+        if len(self.findings) >= MAX_FINDINGS:
+            self.not_kept += 1
+            return
         related = tuple((role, event) for role, event in story.items() if event >= 0)
         where = block.id if block is not None else -1
         related = tuple((role, event) for role, event in story.items() if event >= 0)
@@ -159,7 +163,7 @@ class Ledger:
     def _retain(self, row: Row, block: Block) -> None:
         if row.kind == Kind.HIT:
             if not block.known and row.ref_before == 0:  # found in the index and held by nobody: all is known of it
-                self.forget(row, block)
+                block.forget(row.gen)
                 block.written = self.full
                 self._known(block)
             block.published = True
@@ -191,8 +195,8 @@ class Ledger:
 
     def _digest(self, sequence: Sequence, lblock: int, life: tuple[int, int], sign: int) -> None:
         word = sign * mixed(life[0], life[1], lblock)
-        sequence.digest = (sequence.digest + word) & _WORD
-        self.digest = (self.digest + word) & _WORD
+        sequence.digest = (sequence.digest + word) & WORD
+        self.digest = (self.digest + word) & WORD
 
     def _release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
@@ -219,19 +223,11 @@ class Ledger:
         if block.known:
             block.place = UNPLACED
 
-    def forget(self, row: Row, block: Block) -> None:
-        """What was known of a block before events were lost does not hold any more."""
-        block.entries, block.leases, block.released = {}, {}, {}
-        block.gen = max(block.gen, row.gen)
-        block.ref, block.ref_other, block.last_use, block.unbound_write = 0, -1, -1, -1
-        block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
-        block.story = {}
-
     def _free(self, row: Row, block: Block) -> None:
         for seq_id, _ in block.entries:
             self.sequence(seq_id).suspect = True
         if not block.known:
-            self.forget(row, block)
+            block.forget(row.gen)
             self._known(block)
         if row.gen >= 0 and row.gen < block.gen:
             return
@@ -349,22 +345,3 @@ class Ledger:
         if self.open_steps:
             self.completed = self.open_steps.popleft().ordinal
         self.last_step_seq = self.seq
-
-
-def mixed(block: int, gen: int, lblock: int) -> int:
-    """The word that one table entry adds to `schema.table_digest`."""
-    x = ((block | gen << 32) ^ (lblock + 1) * 0x9E3779B97F4A7C15) & _WORD
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
-    return x ^ (x >> 31)
-
-
-def chunks(trace: TraceLike, size: int = 65_536) -> list[tuple[int, int]]:
-    """Row ranges of a trace, so that only part of it stands in memory as Python ints."""
-    n = len(trace.events)
-    return [(lo, min(lo + size, n)) for lo in range(0, n, size)]
-
-
-def slots_written(ledger: Ledger) -> int:
-    """Distinct physical slots that were written or copied."""
-    return int(np.sum([bits.bit_count() for bits in ledger.ever_written], dtype=np.int64))

@@ -118,10 +118,6 @@ class Program:
         seq_id = self.pick()
         if seq_id is not None and self.done[seq_id] > 1:
             length = self.random.randint(1, self.done[seq_id])
-            tail = self.manager.table(seq_id)[length // self.manager.block_size :]
-            if any(self.manager.refcount(block) > 1 for block in tail):
-                return  # a rewrite of slots that a sibling is about to copy would go under the lease of that copy
-            self.manager.copies_done(self.manager.drain_copies())
             self.manager.truncate(seq_id, length)
             del self.tokens[seq_id][length:]
             self.done[seq_id] = length

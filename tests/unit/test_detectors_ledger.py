@@ -275,3 +275,13 @@ def test_a_gap_row_counts_as_a_gap() -> None:
 
 def test_a_leak_is_not_made_up_by_a_gap() -> None:
     assert codes(live().event(Kind.FINISH, seq_id=1).lose(2).event(Kind.STEP_BEGIN).event(Kind.STEP_END)) == []
+
+
+def test_a_trace_that_is_all_faults_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvscope.inspector.detectors.replay.MAX_FINDINGS", 3)
+    trace = done()
+    for _ in range(5):
+        trace.free(0)
+    result = check(trace)
+    assert len(result.findings) == 3
+    assert result.notes[0].startswith("2 more findings")
