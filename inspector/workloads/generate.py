@@ -1,0 +1,113 @@
+"""`gen:` workloads: lengths, arrivals, shared system prompts and samples from a few numbers and a seed.
+
+    gen:requests=500,prompt=450,output=120
+    gen:requests=1000,rate=20,system=2000,prompt=exp:300,output=20-200,samples=4,seed=7
+
+    requests  how many (default 100)          prompt, output  lengths in tokens (defaults 512 and 128)
+    rate      arrivals per second, Poisson;   system  tokens of a system prompt in front of each prompt
+              0, the default: all at once     groups  how many different system prompts there are (default 1)
+    samples   answers per request             seed    same seed, same workload
+
+A length is `450` (fixed), `100-1024` (uniform), `exp:450` (exponential) or `ln:6k:0.6` (log-normal with that mean, and
+that sigma of the logarithm); `k` is 1024.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable
+
+from kvscope.errors import UsageError
+from kvscope.inspector.workloads.request import MAX_OUTPUT, MAX_PROMPT, MAX_SAMPLES, Rows, Workload
+
+DEFAULTS = {"requests": "100", "prompt": "512", "output": "128", "rate": "0", "system": "0", "groups": "1",
+            "samples": "1", "seed": "0"}  # fmt: skip
+MAX_REQUESTS = 10_000_000
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
+Length = Callable[[random.Random], int]
+
+
+def generate(spec: str, limit: int | None = None) -> Workload:
+    """The workload that a `gen:` spec describes; equal specs give equal workloads.
+
+    Raises:
+        UsageError: an unknown key, or a value that makes no sense.
+    """
+    values = _values(spec)
+    requests = _integer("requests", values["requests"], 1, MAX_REQUESTS)
+    prompt, output = _length("prompt", values["prompt"], MAX_PROMPT), _length("output", values["output"], MAX_OUTPUT)
+    system = _integer("system", values["system"], 0, MAX_PROMPT)
+    groups = _integer("groups", values["groups"], 1, MAX_REQUESTS)
+    samples = _integer("samples", values["samples"], 1, MAX_SAMPLES)
+    rate = _rate(values["rate"])
+    chance = random.Random(_integer("seed", values["seed"], 0, 1 << 63))
+    rows = Rows(spec, "gen", limit)
+    seconds = 0.0
+    for number in range(requests):
+        if rows.full:
+            break
+        group = chance.randrange(groups)
+        parts = [(group, system)] if system else []
+        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=samples, parts=parts)
+        seconds += chance.expovariate(rate) if rate else 0.0
+    return rows.done()
+
+
+def _values(spec: str) -> dict[str, str]:
+    values = dict(DEFAULTS)
+    for item in filter(None, spec.removeprefix("gen:").split(",")):
+        key, sign, value = item.partition("=")
+        if key.strip() not in DEFAULTS or not sign:
+            raise UsageError(f"gen: {item!r} is not key=value with one of {', '.join(DEFAULTS)}")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _number(key: str, text: str) -> float:
+    match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(f"gen: {key} is {text!r}: wanted a number of tokens, such as 450 or 6k")
+    return float(match[1]) * (1024 if match[2] else 1)
+
+
+def _integer(key: str, text: str, low: int, high: int) -> int:
+    value = _number(key, text)
+    if not low <= value <= high or value != int(value):
+        raise UsageError(f"gen: {key} is {text}: must be a whole number, {low}..{high:,}")
+    return int(value)
+
+
+def _rate(text: str) -> float:
+    value = _number("rate", text)
+    if value and not 1e-6 <= value <= 1e9:
+        raise UsageError(f"gen: rate is {text}: must be 0 (all at once), or up to a billion per second")
+    return value
+
+
+def _length(key: str, text: str, most: int) -> Length:
+    """A draw of lengths, each 1..`most`."""
+
+    def cut(value: float) -> int:
+        return min(max(round(value), 1), most)
+
+    kind, _, rest = text.partition(":")
+    if kind == "exp":
+        mean = _integer(key, rest, 1, most)
+        return lambda chance: cut(chance.expovariate(1 / mean))
+    if kind == "ln":
+        first, _, second = rest.partition(":")
+        mean, sigma = _integer(key, first, 1, most), _number(key, second or "0.5")
+        if not 0 <= sigma <= 5:
+            raise UsageError(f"gen: sigma of {key} is {second}: must be 0..5")
+        mu = math.log(mean) - sigma**2 / 2
+        return lambda chance: cut(chance.lognormvariate(mu, sigma))
+    if "-" in text:
+        first, _, second = text.partition("-")
+        low, high = _integer(key, first, 1, most), _integer(key, second, 1, most)
+        if low > high:
+            raise UsageError(f"gen: {key} is {text}: the first length is above the second")
+        return lambda chance: chance.randint(low, high)
+    fixed = _integer(key, text, 1, most)
+    return lambda chance: fixed

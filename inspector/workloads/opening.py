@@ -1,0 +1,95 @@
+"""Finds out what a workload is, and reads it with the right reader."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvscope.errors import UsageError
+from kvscope.inspector.workloads.generate import generate
+from kvscope.inspector.workloads.objects import CountTokens, read_json
+from kvscope.inspector.workloads.request import MAX_OUTPUT, Rows, Workload
+from kvscope.inspector.workloads.tables import read_csv
+from kvscope.traces.schema import Kind
+
+if TYPE_CHECKING:
+    from kvscope.traces.sink import Trace
+
+
+def open_workload(source: str, *, limit: int | None = None, count_tokens: CountTokens | None = None) -> Workload:
+    """The requests of a file, a trace folder or a `gen:` spec, at most `limit` of them.
+
+    Args:
+        source: a path, or `gen:...`.
+        limit: read the first so many requests only.
+        count_tokens: the tokenizer's length of a text, for files that hold text; estimated without it.
+
+    Raises:
+        UsageError: it is no workload, or a line of it makes no sense. OSError: it cannot be read.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit is {limit}: must be at least 1 request")
+    if source.startswith("gen:"):
+        return generate(source, limit)
+    path = Path(source)
+    if path.is_dir():
+        from kvscope.traces import open_trace
+
+        return from_trace(source, open_trace(path), limit)
+    lines = _lines(path)
+    try:
+        first = next((line for line in lines if line.strip()), "")
+        if not first:
+            raise UsageError(f"{source} is empty: no requests")
+        both = _put_back(first, lines)
+        if first.lstrip()[0] in "[{":
+            return read_json(source, both, limit, count_tokens)
+        return read_csv(source, both, limit)
+    except UnicodeDecodeError:
+        raise UsageError(f"{source} is not UTF-8 text: no workload file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{source} is damaged: {error}") from None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        with io.TextIOWrapper(gzip.open(file) if zipped else file, encoding="utf-8-sig", newline=None) as text:
+            yield from text
+
+
+def _put_back(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def from_trace(name: str, trace: Trace, limit: int | None) -> Workload:
+    """The requests that a recorded run served, with the lengths they had in the end.
+
+    Raises:
+        UsageError: the trace speaks of no request.
+    """
+    outputs: dict[int, int] = {}
+    for fact in trace.facts:
+        if fact.get("type") == "output":
+            request = int(fact["request"])
+            outputs[request] = max(outputs.get(request, 0), int(fact["tokens"]))
+    events = trace.events
+    rows_of = events["kind"] == Kind.SUBMIT
+    arrivals = dict(zip(events["seq_id"][rows_of].tolist(), events["t_ns"][rows_of].tolist(), strict=True))
+    rows = Rows(name, "trace", limit)
+    for number, fact in enumerate((f for f in trace.facts if f.get("type") == "request"), 1):
+        if rows.full:
+            break
+        request, seq_ids = int(fact["request"]), fact.get("seq_ids") or [-1]
+        when = fact.get("arrival_ns", arrivals.get(int(seq_ids[0]), 0))
+        output = outputs.get(request, int(fact.get("max_tokens", 1)))
+        rows.add(number, int(when), int(fact["prompt_tokens"]), min(output, MAX_OUTPUT),
+                 samples=int(fact.get("samples", 1)), sort=True)  # fmt: skip
+    rows.workload.notes.append("a trace holds no text: which prompts begin alike is not known")
+    return rows.done()
