@@ -7,12 +7,15 @@ traces that the launcher was given.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
 from kvscope.dashboard.opened import Start, TraceView
+
+STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
 
 
 @dataclass
@@ -24,13 +27,26 @@ class Place:
 
 
 def adopt_url() -> None:
-    """Take over what the URL says and this session has not written itself: an opened link, or Back."""
-    written: dict[str, str] = st.session_state.setdefault("written", {})
+    """Take over what the URL says and this session has not written itself: an opened link, or Back.
+
+    A browser sends the address it knows: after a quick move that can still be the one before. So a run that moves
+    takes nothing over, and neither does any run a value that was replaced only just now.
+    """
+    state = st.session_state
+    state["adopted"] = adopted = set()
+    if state.pop("moved", False):
+        return
+    written: dict[str, str] = state.setdefault("written", {})
+    replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
     for name in ("trace", "seq", "block"):
         value = st.query_params.get(name)
-        if value is not None and value != written.get(name):
-            st.session_state[name] = value if name == "trace" else _number(value)
-            written[name] = value
+        if value is None or value == written.get(name):
+            continue
+        if time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
+            continue
+        state[name] = value if name == "trace" else _number(value)
+        written[name] = value
+        adopted.add(name)
 
 
 def publish_url(view: TraceView, place: Place, traces: dict[str, Path]) -> None:
@@ -40,7 +56,11 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path]) -> None:
         wanted["trace"] = view.name
     if place.block >= 0:
         wanted["block"] = str(place.block)
-    st.session_state["written"] = wanted
+    state, now = st.session_state, time.monotonic()
+    gone = {item: now for item in state.get("written", {}).items() if item not in wanted.items()}
+    recent = {item: t for item, t in state.get("replaced", {}).items() if now - t < STALE_S}
+    state["replaced"] = recent | gone
+    state["written"] = wanted
     if st.query_params.to_dict() != wanted:
         st.query_params.from_dict(wanted)
 
@@ -49,7 +69,8 @@ def place_in(view: TraceView, begun: Start) -> Place:
     """The current place, inside the trace's limits; where none was chosen the launcher's, then the last event."""
     state = st.session_state
     if state.get("place_of") not in (None, view.name):  # another trace: its numbers mean something else
-        state["seq"] = state["block"] = None
+        for name in {"seq", "block"} - state.get("adopted", set()):
+            state[name] = None
     elif state.get("place_of") is None:
         state["seq"] = begun.seq if state.get("seq") is None else state["seq"]
         state["block"] = begun.block if state.get("block") is None else state["block"]
@@ -61,12 +82,18 @@ def place_in(view: TraceView, begun: Start) -> Place:
     return Place(state["seq"], state["block"])
 
 
+def move(*, seq: int | None = None, block: int | None = None, trace: str | None = None) -> None:
+    """Change the place; -1 lets go of the block. For callbacks: the run that follows shows it."""
+    state = st.session_state
+    for name, value in (("seq", seq), ("block", block), ("trace", trace)):
+        if value is not None:
+            state[name] = value
+            state["moved"] = True
+
+
 def go(page: str | None = None, *, seq: int | None = None, block: int | None = None) -> None:
     """Move to another place and, where named, to another page; ends the run."""
-    if seq is not None:
-        st.session_state["seq"] = int(seq)
-    if block is not None:
-        st.session_state["block"] = int(block)
+    move(seq=seq, block=block)
     if page is not None:
         st.switch_page(st.session_state["pages"][page])
     st.rerun()

@@ -11,6 +11,7 @@ from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import move
 
 MAX_WARNINGS = 5
 
@@ -38,7 +39,7 @@ def show_choice(traces: dict[str, Path]) -> None:
 
 
 def _choose() -> None:
-    st.session_state["trace"] = st.session_state["trace_box"]
+    move(trace=st.session_state["trace_box"])
 
 
 def _health(view: TraceView) -> None:

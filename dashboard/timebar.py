@@ -12,7 +12,7 @@ from kvscope.dashboard import live, markup
 from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.opened import TraceView, open_view, row_at
-from kvscope.dashboard.place import Place
+from kvscope.dashboard.place import Place, move
 from kvscope.dashboard.words import event_text, short_site
 from kvscope.inspector.source import site_text
 
@@ -75,13 +75,13 @@ def _move(key: str, icon: str, shortcut: str, text: str, target: int | None) -> 
 
 def _set(target: int | None) -> None:
     if target is not None:
-        st.session_state["seq"] = target
+        move(seq=target)
 
 
 def _take(key: str) -> None:
     value = st.session_state.get(key)
     if value is not None:
-        st.session_state["seq"] = int(value)
+        move(seq=int(value))
 
 
 def _event_seq(view: TraceView, row: int, by: int) -> int | None:

@@ -9,7 +9,7 @@ from kvscope.dashboard import story
 from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.place import Place, go, move
 from kvscope.dashboard.words import short_site
 from kvscope.inspector.biography import Life, biography
 
@@ -46,7 +46,7 @@ def _choice(view: TraceView, place: Place) -> None:
 
 def _take() -> None:
     value = st.session_state.get("block_box")
-    st.session_state["block"] = -1 if value is None else int(value)
+    move(block=-1 if value is None else int(value))
 
 
 def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:

@@ -313,3 +313,38 @@ def test_long_traces_do_not_wait_for_the_check(
     assert not app.exception
     app = open_app(toy_traces["missing-copy"])  # the overview runs it after everything else is drawn
     assert _stat(app, "Findings") == str(len(check(open_trace(toy_traces["missing-copy"])).findings))
+
+
+class TestAddress:
+    """The address and the session: a link is followed, a late address of the browser is not."""
+
+    def test_a_move_is_not_undone_by_the_address_the_browser_still_has(
+        self, open_app: Open, toy_traces: dict[str, Path]
+    ) -> None:
+        app = open_app(toy_traces["clean"], page="sharing", seq="600")
+        app.query_params["seq"] = "600"
+        app.button(key="event_on").click().run()
+        app.query_params["seq"] = "600"  # the next message left before the browser heard of 601
+        app.number_input(key="seq_box").set_value(900).run()
+        assert _link(app, "seq") == "900"
+        app.query_params["seq"] = "601"
+        app.run()  # something else on the page was touched
+        assert _link(app, "seq") == "900"
+
+    def test_a_link_in_the_same_tab_is_followed(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(toy_traces["clean"], page="sharing", seq="600")
+        app.query_params["seq"] = "44"
+        app.run()
+        assert app.number_input(key="seq_box").value == 44
+
+    def test_link_to_a_place_in_another_trace(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(*toy_traces.values(), trace="clean", seq="600", block="3")
+        app.query_params["trace"], app.query_params["seq"] = "missing-copy", "44"
+        app.run()
+        assert (_link(app, "trace"), _link(app, "seq")) == ("missing-copy", "44")
+
+    def test_choosing_another_trace_forgets_the_place(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(*toy_traces.values(), trace="clean", seq="600", block="3")
+        app.selectbox(key="trace_box").set_value("missing-copy").run()
+        assert _link(app, "seq") == "1467"
+        assert "block" not in app.query_params
