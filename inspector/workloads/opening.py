@@ -87,9 +87,9 @@ def from_trace(name: str, trace: Trace, limit: int | None) -> Workload:
         if rows.full:
             break
         request, seq_ids = int(fact["request"]), fact.get("seq_ids") or [-1]
-        when = fact.get("arrival_ns", arrivals.get(int(seq_ids[0]), 0))
+        when = int(fact.get("arrival_ns", 0)) or arrivals.get(int(seq_ids[0]), 0)
         output = outputs.get(request, int(fact.get("max_tokens", 1)))
-        rows.add(number, int(when), int(fact["prompt_tokens"]), min(output, MAX_OUTPUT),
+        rows.add(number, when, int(fact["prompt_tokens"]), min(output, MAX_OUTPUT),
                  samples=int(fact.get("samples", 1)), sort=True)  # fmt: skip
     rows.workload.notes.append("a trace holds no text: which prompts begin alike is not known")
     return rows.done()

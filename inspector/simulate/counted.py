@@ -1,0 +1,320 @@
+"""The scheduler's policy over counts: from one event to the next, without a token or a block id.
+
+The policy is that of `kvscope.engine.scheduler`, rule by rule: running sequences first, oldest first; the newest gives
+way when there is no room; then prefill chunks in order; then the queue, head first, above the watermark. Every
+decoding sequence gains one token per step, so the step at which it fills its room, or ends, is known when it starts
+to decode. In between only the clock and the filled slots move, and those are closed sums.
+
+Nothing is shared here: samples are sequences of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from kvscope.engine.baselines import Growth, Region, Space
+from kvscope.errors import UsageError
+from kvscope.inspector.simulate.paged import admissible
+from kvscope.inspector.simulate.settings import Settings
+from kvscope.inspector.simulate.tally import Tally
+from kvscope.inspector.workloads import WorkRequest
+
+_NEVER = -1
+OnFinish = Callable[[int], None]
+
+
+class _Sequence:
+    """A queued or running sequence. While it decodes, it has written `step + offset` positions in step `step`."""
+
+    __slots__ = ("arrival", "computed", "decoding", "finish_step", "first", "grow_step", "left", "length", "offset",
+                 "order", "output", "region")  # fmt: skip
+
+    def __init__(self, arrival: int, prompt: int, output: int) -> None:
+        self.arrival = arrival
+        self.output = output
+        self.length = prompt  # tokens known when it was, or will be, admitted
+        self.left = output  # tokens still to come
+        self.computed = 0
+        self.first = True  # no token has come yet
+        self.decoding = False
+        self.region: Region | None = None
+        self.offset = 0
+        self.order = self.grow_step = self.finish_step = _NEVER
+
+
+class CountedRun:
+    """One workload on one space.
+
+    Args:
+        requests: in order of arrival.
+        space: the allocator, empty.
+        settings: limits, policy and times.
+        on_finish: called now and then with the number of sequences that are done.
+    """
+
+    def __init__(
+        self, requests: list[WorkRequest], space: Space, settings: Settings, on_finish: OnFinish | None = None
+    ) -> None:
+        if settings.max_batched_tokens < settings.max_seqs:
+            raise UsageError("counting needs max_batched_tokens of at least max_seqs, so that every sequence decodes")
+        self.space = space
+        self.settings = settings
+        self.tally = Tally()
+        self.clock = 0
+        self._requests = requests
+        self._next = 0
+        self._on_finish = on_finish
+        self._step = 0
+        self._waiting: deque[_Sequence] = deque()
+        self._running: dict[_Sequence, None] = {}  # oldest first
+        self._prefilling: list[_Sequence] = []
+        self._grow_at: dict[int, list[_Sequence]] = {}
+        self._finish_at: dict[int, list[_Sequence]] = {}
+        self._decoders = 0
+        self._written = 0  # positions of the decoding sequences
+        self._started = 0  # positions of the prefilling ones
+        self._order = 0
+        self._stuck = False  # the head of the queue cannot be admitted before something changes
+        self._for_memory = False  # ... because there is no room
+        self._wanted = 0  # blocks it would need, the watermark included
+        self._holes: float | None = None
+        self._reserve = 0 if space.name == "reserved" else int(settings.watermark * space.num_blocks)
+
+    def run(self) -> Tally:
+        """Run to the end; returns what was added up."""
+        idle = 0
+        while True:
+            self._arrive()
+            if not self._running and not self._waiting:
+                if self._next == len(self._requests):
+                    return self.tally
+                self.clock = max(self.clock, self._arrival(self._requests[self._next]))
+                continue
+            if self._decoders and not self._prefilling and (self._stuck or not self._waiting):
+                self._glide()
+                self._arrive()
+            idle = 0 if self._do_step() else idle + 1
+            if idle > 2:
+                raise UsageError("the simulation stands still: a queued request can never be admitted")
+
+    # -- arrivals -------------------------------------------------------------------------------------------------
+
+    def _arrival(self, request: WorkRequest) -> int:
+        return 0 if self.settings.at_once else request.arrival_ns * 1000
+
+    def _arrive(self) -> None:
+        requests, settings, tally = self._requests, self.settings, self.tally
+        while self._next < len(requests) and self._arrival(requests[self._next]) <= self.clock:
+            request = requests[self._next]
+            self._next += 1
+            output = admissible(request, settings, self.space.could_hold, tally)
+            for _ in range(request.samples if output else 0):
+                self._waiting.append(_Sequence(self._arrival(request), request.prompt, output))
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _glide(self) -> None:
+        """Steps in which nothing happens but that every sequence gains a token: up to the next event or arrival."""
+        first = self._step
+        last = first
+        while last not in self._grow_at and last not in self._finish_at:
+            last += 1
+        steps = last - first
+        if not steps:
+            return
+        if self._next < len(self._requests):
+            gap = self._arrival(self._requests[self._next]) - self.clock
+            if self._sums(steps)[0] >= gap:
+                steps = self._steps_until(gap, steps)
+        time, filled = self._sums(steps)
+        self._account(time, steps, filled, blocked=self.settings.max_batched_tokens > self._decoders)
+        self._written += steps * self._decoders
+        self._step += steps
+        self.clock += time
+
+    def _sums(self, steps: int) -> tuple[int, int]:
+        """Time of the next `steps` steps, and slots * time: sums over f(i) = written + i * decoders, i = 1..steps."""
+        base, live = self.settings.service.base, self.settings.service.live
+        w, d, k = self._written, self._decoders, steps
+        linear = k * w + d * (k * (k + 1) // 2)
+        square = k * w * w + w * d * (k * (k + 1)) + d * d * (k * (k + 1) * (2 * k + 1) // 6)
+        return k * base + live * linear, base * linear + live * square
+
+    def _steps_until(self, gap: int, most: int) -> int:
+        """The fewest steps that take at least `gap`."""
+        low, high = 1, most
+        while low < high:
+            middle = (low + high) // 2
+            if self._sums(middle)[0] >= gap:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _do_step(self) -> bool:
+        """One step with all its rules; False when there was nothing to compute."""
+        service, copied = self.settings.service, self.tally.copied
+        preempted = self._grow_due()
+        self._written += self._decoders
+        budget, live = self._chunks(self.settings.max_batched_tokens - self._decoders)
+        if self._waiting and not preempted and not self._stuck:
+            budget, live = self._admit(budget, live)
+        prefill = self.settings.max_batched_tokens - self._decoders - budget
+        if not self._decoders and not prefill:
+            return False
+        copied = self.tally.copied - copied
+        live += self._written
+        time = service.base + service.prefill * prefill + service.live * live + service.copy * copied
+        self._account(time, 1, time * (self._written + self._started), blocked=preempted or budget > 0,
+                      preempted=preempted)  # fmt: skip
+        self.clock += time
+        self._complete()
+        self._step += 1
+        return True
+
+    def _account(self, time: int, steps: int, filled: int, *, blocked: bool, preempted: bool = False) -> None:
+        waits = preempted or (self._stuck and self._for_memory and blocked)
+        if self._holes is None:
+            self._holes = self.space.external_fragmentation()
+        held = self.space.held
+        self.tally.add(time, steps, running=len(self._running), held=held, filled=filled, entries=held,
+                       holes=self._holes, blocked=waits,
+                       blocked_by_holes=waits and not preempted and self.space.free >= self._wanted)  # fmt: skip
+
+    # -- decoding -------------------------------------------------------------------------------------------------
+
+    def _grow_due(self) -> bool:
+        """Make room for the sequences whose room is full; True when one had to give way."""
+        due = self._grow_at.pop(self._step, None)
+        if due is None:
+            return False
+        preempted, step = False, self._step
+        for sequence in sorted(due, key=lambda s: s.order) if len(due) > 1 else due:
+            while sequence.grow_step == step:
+                assert sequence.region is not None
+                growth = self.space.grow(sequence.region, step + sequence.offset)
+                if growth is Growth.REFUSED:
+                    preempted = True
+                    self._preempt(next(reversed(self._running)))
+                    continue
+                if growth is Growth.MOVED:
+                    self.tally.copies += 1
+                    self.tally.copied += step - 1 + sequence.offset
+                    self._stuck = False
+                self._plan_growth(sequence)
+        self._holes = None
+        return preempted
+
+    def _plan_growth(self, sequence: _Sequence) -> None:
+        assert sequence.region is not None
+        step = self.space.capacity(sequence.region) + 1 - sequence.offset
+        sequence.grow_step = _NEVER
+        if step <= sequence.finish_step:
+            sequence.grow_step = step
+            self._grow_at.setdefault(step, []).append(sequence)
+
+    def _preempt(self, sequence: _Sequence) -> None:
+        """The sequence gives its room up and goes to the head of the queue."""
+        if sequence.decoding:
+            issued = self._step - 1 + sequence.offset
+            self._written -= issued
+            self._decoders -= 1
+            sequence.length, sequence.left = issued + 1, sequence.finish_step - self._step + 1
+            self._finish_at[sequence.finish_step].remove(sequence)
+            if not self._finish_at[sequence.finish_step]:
+                del self._finish_at[sequence.finish_step]
+        else:
+            issued = sequence.computed
+            self._started -= issued
+            self._prefilling.remove(sequence)
+        self._leave(sequence)
+        sequence.decoding, sequence.computed, sequence.grow_step = False, 0, _NEVER
+        self._waiting.appendleft(sequence)
+        self.tally.preemptions += 1
+        self.tally.recomputed += issued
+
+    # -- prefilling -----------------------------------------------------------------------------------------------
+
+    def _chunks(self, budget: int) -> tuple[int, int]:
+        """Prompt chunks of the running sequences; returns what is left of the budget, and the tokens attended to."""
+        live = 0
+        for sequence in self._prefilling:
+            if budget <= 0:
+                break
+            budget = self._chunk(sequence, budget)
+            live += sequence.computed
+        return budget, live
+
+    def _chunk(self, sequence: _Sequence, budget: int) -> int:
+        count = min(sequence.length - sequence.computed, budget)
+        sequence.computed += count
+        self._started += count
+        return budget - count
+
+    def _admit(self, budget: int, live: int) -> tuple[int, int]:
+        """Admit the queue in order, as far as the budget, the sequence limit and the memory go."""
+        space = self.space
+        while self._waiting and budget > 0:
+            sequence = self._waiting[0]
+            if len(self._running) >= self.settings.max_seqs:
+                self._stuck, self._for_memory = True, False
+                break
+            self._wanted = space.size_for(sequence.length) + (self._reserve if self._running else 0)
+            region = space.open(sequence.length) if self._wanted <= space.free else None
+            if region is None:
+                self._stuck = self._for_memory = True
+                break
+            self._waiting.popleft()
+            self._running[sequence] = None
+            self._prefilling.append(sequence)
+            if sequence.order == _NEVER:  # its first admission
+                self.tally.prompt_tokens += sequence.length
+            sequence.region, sequence.order, self._order = region, self._order, self._order + 1
+            budget = self._chunk(sequence, budget)
+            live += sequence.computed
+            self._holes = None
+        return budget, live
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        """After a step: who has all its tokens ends, who has its prompt computed starts to decode."""
+        for sequence in self._finish_at.pop(self._step, ()):
+            issued = self._step + sequence.offset
+            self._written -= issued
+            self._decoders -= 1
+            self._finish(sequence, issued)
+        if not self._prefilling:
+            return
+        for sequence in [s for s in self._prefilling if s.computed == s.length]:
+            self._prefilling.remove(sequence)
+            self._started -= sequence.computed
+            if sequence.first:
+                sequence.first = False
+                self.tally.waits.append(self.clock - sequence.arrival)
+            sequence.left -= 1
+            if not sequence.left:
+                self._finish(sequence, sequence.computed)
+                continue
+            sequence.decoding = True
+            sequence.offset = sequence.length - self._step
+            sequence.finish_step = self._step + sequence.left
+            self._decoders += 1
+            self._written += sequence.computed
+            self._finish_at.setdefault(sequence.finish_step, []).append(sequence)
+            self._plan_growth(sequence)
+
+    def _finish(self, sequence: _Sequence, issued: int) -> None:
+        assert sequence.region is not None
+        self.tally.finish(issued, sequence.region.blocks, sequence.output)
+        self._leave(sequence)
+        if self._on_finish is not None and self.tally.finished % 64 == 0:
+            self._on_finish(self.tally.finished)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        assert sequence.region is not None
+        self.space.close(sequence.region)
+        sequence.region = None
+        del self._running[sequence]
+        self._stuck, self._holes = False, None
