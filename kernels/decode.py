@@ -126,11 +126,11 @@ def paged_decode(
     if plan is None:
         plan = plan_decode(seq_lens, kv_heads)
     padded = max(16, triton.next_power_of_2(dim))
-    config = tuning.decode_config(padded, q.element_size(), batch * kv_heads, q.device)
+    group = heads // kv_heads
+    config = tuning.decode_config(padded, q.element_size(), group, batch * kv_heads, q.device)
     capacity = plan.pieces.shape[0]
     partial = torch.empty((capacity, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((capacity, heads), dtype=torch.float32, device=q.device)
-    group = heads // kv_heads
     decode_kernel[(kv_heads, capacity)](
         q, k_cache, v_cache, out, partial, lse, block_table, plan.pieces, plan.arrived,
         scale * LOG2E, block_table.stride(0), q.stride(0), q.stride(1),

@@ -12,9 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kvscope.errors import UsageError
 from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
 from kvscope.kernels.attend import LOG2E, attend_tile
+
+MAX_BLOCKS = 65_535  # CUDA's limit of the grid's second axis
 
 
 @triton.jit
@@ -33,14 +36,13 @@ def find_row(start_ptr, rows, block, BQ: tl.constexpr):
 @triton.jit
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr,
-    scale, kv_heads, rows, tokens, blocks,
-    table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    scale, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    kv_head = tl.program_id(0) % kv_heads
-    heads_total = kv_heads * G
-    block = blocks - 1 - tl.program_id(0) // kv_heads  # late queries see most: longest work first
+    kv_head = tl.program_id(0)
+    heads_total = tl.num_programs(0) * G
+    block = tl.num_programs(1) - 1 - tl.program_id(1)  # late queries see most: longest work first
     row = find_row(start_ptr, rows, block, BQ)
     first_token = tl.load(start_ptr + row)
     # The row after the last stands for the padding: no context, zeros out.
@@ -107,13 +109,15 @@ def paged_prefill(
     if tokens == 0:
         return out
     padded, group = max(16, triton.next_power_of_2(dim)), heads // kv_heads
-    config = tuning.prefill_config(padded, q.element_size())
+    config = tuning.prefill_config(padded, q.element_size(), tokens, heads, q.device)
     padded_group = triton.next_power_of_2(group)
     queries = max(1, config.rows // padded_group)
     blocks = tokens // queries + rows + 1
-    prefill_kernel[(kv_heads * blocks,)](
+    if blocks > MAX_BLOCKS:
+        raise UsageError(f"{tokens} tokens in one prefill are too many; give at most {MAX_BLOCKS * queries} a call")
+    prefill_kernel[(kv_heads, blocks)](
         q, k_cache, v_cache, out, block_table, seq_lens, query_start,
-        scale * LOG2E, kv_heads, rows, tokens, blocks, block_table.stride(0), q.stride(0), q.stride(1),
+        scale * LOG2E, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

@@ -1,7 +1,8 @@
 """Shapes of the kernels' tiles: chosen offline (configs.json), looked up at a call; nothing is tuned while serving.
 
-Prefill has one configuration per key size (padded head size times element size). Decode has three, which differ in how
-many programs one multiprocessor holds at a time; a batch takes the one that fills whole waves of the chip best:
+There is one per key size (padded head size times element size); for prefill a second where a small one pays when the
+programs are few. Decode has three, which differ in how many programs one multiprocessor holds at a time; a batch takes
+the one that fills whole waves of the chip best:
 
     few    1 per multiprocessor, deepest pipeline: batches that must be cut to fill the chip
     mid    3
@@ -13,7 +14,7 @@ many programs one multiprocessor holds at a time; a batch takes the one that fil
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import torch
 PIECE_ALIGN = 64  # tokens: pieces of a split context start at multiples of this
 MIN_PIECE = 128  # tokens: a smaller piece costs more in joining than it gains
 RESIDENT = {"few": 1, "mid": 3, "many": 4}
-PIECES_PER_SM = {"few": 4, "mid": 8, "many": 12}  # that even out a ragged batch
+PIECES_PER_SM = {"few": 4, "mid": 12, "many": 24}  # that even out a ragged batch
 FULL = 0.85  # share of the chip's places that makes a single wave good
 LARGE = 1.9  # programs per multiprocessor from which even batches are not cut
 
@@ -75,14 +76,21 @@ def decode_split(programs: int, device: torch.device) -> Split:
     return split("mid", max(1, RESIDENT["mid"] * chip // programs))
 
 
-def decode_config(padded_dim: int, itemsize: int, programs: int, device: torch.device) -> Config:
+def decode_config(padded_dim: int, itemsize: int, group: int, programs: int, device: torch.device) -> Config:
     """Tile of the decode kernel for keys of `padded_dim` elements and `programs` = sequences times KV heads."""
-    return table()["decode-" + decode_split(programs, device).name][key_size(padded_dim, itemsize)]
+    name = decode_split(programs, device).name
+    if group > 16:  # more query heads than one matrix instruction has rows: the results need the registers
+        return replace(table()["decode-mid"][key_size(padded_dim, itemsize)], warps=8)
+    return table()["decode-" + name][key_size(padded_dim, itemsize)]
 
 
-def prefill_config(padded_dim: int, itemsize: int) -> Config:
-    """Tile of the prefill kernel; `rows` counts query tokens times query heads of one KV head."""
-    return table()["prefill"][key_size(padded_dim, itemsize)]
+def prefill_config(padded_dim: int, itemsize: int, tokens: int, heads: int, device: torch.device) -> Config:
+    """Tile of the prefill kernel for `tokens` queries of `heads` heads; `rows` counts tokens times heads."""
+    name, configs = key_size(padded_dim, itemsize), table()
+    few = configs["prefill-few"].get(name)
+    if few is not None and tokens * heads < LARGE * multiprocessors(device) * configs["prefill"][name].rows:
+        return few
+    return configs["prefill"][name]
 
 
 @lru_cache
