@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import logging
 import os
@@ -96,7 +97,7 @@ def check_port(host: str, port: int) -> None:
         except PermissionError:
             raise UsageError(f"port {port} is not allowed to this user: choose another with --port") from None
         except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == 99:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
                 raise UsageError(f"{host} is not an address of this machine: choose another with --host") from None
             raise UsageError(f"port {port} is in use: choose another with --port") from None
 
@@ -125,7 +126,8 @@ def serve(
     check_port(host, port)
     argv = command(trace, port=port, host=host, seq=seq, block=block, others=others)
     # A session of its own: Ctrl-C reaches this process alone, which then stops the server in good order.
-    process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, env=_environment())
+    process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               env=_environment())  # fmt: skip
     try:
         with _terminated_as_interrupt():
             _wait_until_healthy(process, host, port)

@@ -37,7 +37,13 @@ def render(view: TraceView, place: Place) -> None:
     figure = figures.lane_chart(shown, measured(view), axis, cursor=place.seq, arrows=_arrows(view, shown))
     st.plotly_chart(figure, key="lanes", config=PLOT_CONFIG, alt="What each sequence was doing over time")
     st.markdown("**Sequences**")
-    st.dataframe(_table(shown), hide_index=True, key="lane_table", height=min(35 * (len(shown) + 1) + 3, 460))
+    st.dataframe(
+        _table(view, shown),
+        hide_index=True,
+        key="lane_table",
+        column_config={"text": st.column_config.TextColumn(width="large")},
+        height=min(35 * (len(shown) + 1) + 3, 460),
+    )
 
 
 def _families(found: list[Lane]) -> list[Lane]:
@@ -72,8 +78,9 @@ def _arrows(view: TraceView, shown: list[Lane]) -> list[Arrow]:
     return arrows
 
 
-def _table(shown: list[Lane]) -> pd.DataFrame:
-    return pd.DataFrame(
+def _table(view: TraceView, shown: list[Lane]) -> pd.DataFrame:
+    """The lanes in numbers; with the texts, where the run was told to record them."""
+    table = pd.DataFrame(
         {
             "sequence": [lane.name for lane in shown],
             "id": [lane.seq_id for lane in shown],
@@ -85,3 +92,7 @@ def _table(shown: list[Lane]) -> pd.DataFrame:
             "outcome": [lane.outcome for lane in shown],
         }
     )
+    texts = {f["seq_id"]: f["text"] for f in view.facts if f.get("type") == "output" and f.get("text")}
+    if texts:
+        table["text"] = [str(texts.get(lane.seq_id, "")).strip() for lane in shown]
+    return table
