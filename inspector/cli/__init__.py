@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": "demo:demo",
     "generate": "generate:generate",
+    "simulate": "simulate:simulate",
     "inspect": "inspect:inspect",
     "check": "check:check",
     "dashboard": "dashboard:dashboard",

@@ -21,6 +21,7 @@ from kvscope.traces.sink import EventSink
 
 ALLOCATORS = ("paged", *SPACES)
 OnFinish = Callable[[int], None]
+Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def simulate(
     overwrite: bool = False,
     drive: bool = False,
     on_finish: OnFinish | None = None,
+    stop: Stop | None = None,
 ) -> Outcome:
     """Run the workload in one cell.
 
@@ -58,6 +60,7 @@ def simulate(
         overwrite: replace a trace that is there.
         drive: step the engine's own scheduler even where counting would do.
         on_finish: called now and then with the number of sequences that are done.
+        stop: asked between steps; when it says so, KeyboardInterrupt is raised there.
 
     Raises:
         UsageError: the memory holds no block, or the limits make no sense.
@@ -73,12 +76,12 @@ def simulate(
     run: CountedRun | DrivenRun
     if count:
         run = CountedRun(workload.requests, space, settings, on_finish)
-        tally = run.run()
+        tally = run.run(stop or _never)
     else:
         clock = _Clock()
         with _recorder(trace, cell, settings, blocks, clock, overwrite=overwrite) as sink:
             run = clock.run = _driven(workload, cell, settings, space, share=share, sink=sink, on_finish=on_finish)
-            tally = run.run()
+            tally = run.run(stop or _never)
     wall_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu
     first = 0 if settings.at_once else workload.requests[0].arrival_ns * 1000
     return outcome(
@@ -97,6 +100,10 @@ def _driven(workload: Workload, cell: Cell, settings: Settings, space: Space, *,
         manager = RegionManager(space, sink=sink)
     return DrivenRun(workload.requests, manager, settings, share=share, could_hold=space.could_hold, sink=sink,
                      on_finish=on_finish)  # fmt: skip
+
+
+def _never() -> bool:
+    return False
 
 
 class _Clock:

@@ -81,11 +81,17 @@ class CountedRun:
         self._holes: float | None = None
         self._reserve = 0 if space.name == "reserved" else int(settings.watermark * space.num_blocks)
 
-    def run(self) -> Tally:
-        """Run to the end; returns what was added up."""
+    def run(self, stop: Callable[[], bool]) -> Tally:
+        """Run to the end; returns what was added up.
+
+        Raises:
+            KeyboardInterrupt: `stop` said so, between two steps.
+        """
         idle = 0
         while True:
             self._arrive()
+            if stop():
+                raise KeyboardInterrupt
             if not self._running and not self._waiting:
                 if self._next == len(self._requests):
                     return self.tally

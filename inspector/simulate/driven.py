@@ -142,11 +142,17 @@ class DrivenRun:
         self.scheduler = WatchedScheduler(cast(BlockManager, manager), limits, sink=sink)
         self._next_seq = 0
 
-    def run(self) -> Tally:
-        """Run to the end; returns what was added up."""
+    def run(self, stop: Callable[[], bool]) -> Tally:
+        """Run to the end; returns what was added up.
+
+        Raises:
+            KeyboardInterrupt: `stop` said so, between two steps.
+        """
         idle = 0
         while True:
             self._arrive()
+            if stop():
+                raise KeyboardInterrupt
             if not self.scheduler.has_work:
                 if self._next == len(self._requests):
                     return self.close()
