@@ -112,7 +112,7 @@ class BlockManager:
         if not tokens:
             raise UsageError("the prompt is empty: a sequence needs at least one token")
         with self._lock:
-            self._begin()
+            self._begin(ahead=1)
             if seq_id in self._tables:
                 raise FaultyCall(f"sequence {seq_id} is admitted already: free or preempt it first")
             match = self.prefixes.match(tokens, extras)
@@ -122,8 +122,7 @@ class BlockManager:
                        aux=len(tokens) - match.cached_tokens if resumed else match.cached_tokens)  # fmt: skip
             row = SequenceTable(seq_id, list(tokens), extras, hashes=list(match.hashes))
             for lblock, block in enumerate(match.hits):
-                self.pool.retain(block, Kind.HIT, seq_id=seq_id, lblock=lblock, reason=Reason.PREFIX_HIT)
-                row.add(block, int(self.pool.gen[block]))
+                self.prefixes.hit(row, lblock, block)
             if match.stop != Reason.NONE:
                 self._emit(Kind.MISS, match.stop, seq_id=seq_id, lblock=len(match.hits))
             self._extend(row, match.needed, Reason.PREFILL)
@@ -140,7 +139,7 @@ class BlockManager:
         Raises: OutOfBlocks (nothing was changed), FaultyCall.
         """
         with self._lock:
-            self._begin()
+            self._begin(ahead=1)
             self._write(self._row(seq_id), lo, hi, Reason.PREFILL)
 
     def append(self, seq_id: int, token: int) -> None:
@@ -149,7 +148,7 @@ class BlockManager:
         Raises: OutOfBlocks (nothing was changed).
         """
         with self._lock:
-            self._begin()
+            self._begin(ahead=1)
             row = self._row(seq_id)
             row.tokens.append(token)
             try:
@@ -194,7 +193,7 @@ class BlockManager:
     def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
         """Give all blocks of a sequence back: it finished, was aborted, or is preempted (`kind`)."""
         with self._lock:
-            self._begin()
+            self._begin(ahead=1 if kind == Kind.PREEMPT else 0)
             row = self._row(seq_id)
             self._emit(kind, reason, seq_id=seq_id, aux=aux)
             self._release_tail(row, 0, reason)
@@ -205,7 +204,7 @@ class BlockManager:
         """Record that a queued sequence is not admitted now, with what it needs and what there is."""
         if self._sink is not None:
             with self._lock:
-                self._begin()
+                self._begin(ahead=1)
                 seq = self._emit(Kind.WAIT, reason, seq_id=seq_id)
                 self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
 
@@ -213,7 +212,7 @@ class BlockManager:
         """Record an event of a sequence that touches no block (it was submitted, or left the queue)."""
         if self._sink is not None:
             with self._lock:
-                self._begin()
+                self._begin(ahead=1)
                 seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
                 if details:
                     self._sink.detail(seq, details)
@@ -227,12 +226,10 @@ class BlockManager:
         them waits in quarantine.
         """
         with self._lock:
-            self._begin()
+            self._begin(ahead=1)
             rows = list(scheduled)
             tables = [self._row(item.seq_id) for item in rows]
             self._step += 1
-            if self._sink is not None:
-                self._sink.step = self._step
             self._emit(Kind.STEP_BEGIN, aux=len(rows))
             for item, row in zip(rows, tables, strict=True):
                 self.pool.last_use_step[row.blocks] = self._step
@@ -258,10 +255,10 @@ class BlockManager:
     def end_step(self) -> None:
         """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
         with self._lock:
-            self._begin()
             if not self._steps:
                 raise FaultyCall("end_step without an open step")
             step = self._steps.pop(0)
+            self._begin(ahead=step.number - self._step)
             for seq_id, lblock, block, gen, position in step.writes:
                 row = self._tables.get(seq_id)
                 if not self.pool.commit(block, gen, seq_id=seq_id, lblock=lblock):
@@ -344,8 +341,11 @@ class BlockManager:
             raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")
         return row
 
-    def _begin(self) -> None:
+    def _begin(self, *, ahead: int = 0) -> None:
+        """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
         if self._sink is not None:
+            if self._sink.step != self._step + ahead:
+                self._sink.step = self._step + ahead
             self._sink.begin()
 
     def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,

@@ -21,11 +21,12 @@ transition is one event; nothing here changes without one.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
 
-from kvscope.engine.prefix import PrefixIndex
+from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range
 from kvscope.traces.sink import EventSink
@@ -136,8 +137,10 @@ class BlockPool:
             )  # fmt: skip
         return blocks
 
-    def retain(self, block: int, kind: Kind, *, seq_id: int, lblock: int, reason: Reason) -> None:
-        """One more table entry: `kind` is SHARE (fork) or HIT (prefix cache)."""
+    def retain(
+        self, block: int, kind: Kind, *, seq_id: int, lblock: int, reason: Reason, details: Sequence[int] = ()
+    ) -> None:
+        """One more table entry: `kind` is SHARE (fork) or HIT (prefix cache, `details` say of which prefix)."""
         if self.state[block] == BlockState.CACHED:
             self._cached.pop(block, None)
             self._fenced.pop(block, None)
@@ -152,8 +155,8 @@ class BlockPool:
             seq = self.sink.emit(
                 kind, reason, block, int(self.gen[block]), before, before + 1, int(self.fill[block]), seq_id, lblock
             )
-            if kind == Kind.HIT:
-                self.sink.detail(seq, self.index.details(block))
+            if details:
+                self.sink.detail(seq, details)
 
     def release(self, block: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """One table entry gone; the last holder's release frees, quarantines or caches the block."""
@@ -261,7 +264,9 @@ class BlockPool:
             self.sink.emit(Kind.COMMIT, 0, block, gen, ref, ref, int(self.fill[block]), seq_id, lblock)
         return True
 
-    def publish(self, block: int, digest: bytes, parent: bytes, tokens: list[int], *, seq_id: int, lblock: int) -> bool:
+    def publish(
+        self, block: int, digest: bytes, parent: bytes, tokens: list[int], extras: Extras, *, seq_id: int, lblock: int
+    ) -> bool:
         """Enter a full, committed block in the prefix index; False if that prefix is served already."""
         if self.state[block] != BlockState.COMMITTED or not self.index.publish(block, digest, parent, tokens):
             return False
@@ -270,7 +275,7 @@ class BlockPool:
             ref = self.ref(block)
             gen = int(self.gen[block])
             seq = self.sink.emit(Kind.PUBLISH, 0, block, gen, ref, ref, int(self.fill[block]), seq_id, lblock)
-            self.sink.detail(seq, self.index.details(block))
+            self.sink.detail(seq, self.index.words(parent, tokens, digest, extras))
         return True
 
     # -- fences -------------------------------------------------------------------------------------------------

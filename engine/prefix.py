@@ -88,11 +88,15 @@ class PrefixIndex:
         """Whether this block is published."""
         return block in self._entry_of
 
-    def details(self, block: int) -> tuple[int, int, int]:
-        """(parent hash, tokens digest, hash) of a published block as trace words: keyed, they reveal no text."""
-        entry = self._entry_of[block]
-        tokens = self._digest(b"tokens", np.asarray(entry.tokens, dtype=np.int64).tobytes())
-        return _word(entry.parent), _word(tokens), _word(entry.digest)
+    def words(self, parent: bytes, tokens: Sequence[int], digest: bytes, extras: Extras) -> tuple[int, ...]:
+        """What a PUBLISH or HIT row says of a block (schema.DETAIL_FIELDS): keyed digests, they reveal no text.
+
+        Writer and reader each compute them from their own tokens and identity, independently of how the index hashes,
+        so that a trace shows a hit that should not have been one.
+        """
+        own = self._digest(b"tokens", np.asarray(tokens, dtype=np.int64).tobytes())
+        identity = self._digest(b"identity", repr(extras).encode())
+        return _word(parent), _word(own), _word(digest), _word(identity)
 
     def items(self) -> list[tuple[int, Entry]]:
         """All published blocks with their entries, for integrity checks."""

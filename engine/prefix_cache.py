@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import Extras
 from kvscope.engine.tables import PrefixMatch, SequenceTable
-from kvscope.traces.schema import Reason
+from kvscope.traces.schema import Kind, Reason
 
 
 class PrefixCache:
@@ -49,6 +49,15 @@ class PrefixCache:
         available = pool.num_available - sum(pool.is_evictable(block) for block in hits)
         return PrefixMatch(tuple(hits), tuple(hashes), len(hits) * size, needed, available, computing, stop)
 
+    def hit(self, row: SequenceTable, lblock: int, block: int) -> None:
+        """The row takes a block that was found for it, recorded with the row's own view of its prefix."""
+        size, index = self._pool.block_size, self._pool.index
+        parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
+        tokens = row.tokens[lblock * size : (lblock + 1) * size]
+        details = index.words(parent, tokens, row.hashes[lblock], row.extras) if self._pool.sink is not None else ()
+        self._pool.retain(block, Kind.HIT, seq_id=row.seq_id, lblock=lblock, reason=Reason.PREFIX_HIT, details=details)
+        row.add(block, int(self._pool.gen[block]))
+
     def announce(self, row: SequenceTable) -> None:
         """The row's full prompt blocks that were not found are being computed from now on."""
         for digest in row.hashes[row.published :]:
@@ -71,7 +80,7 @@ class PrefixCache:
             if lblock == len(row.hashes):
                 row.hashes.append(index.child(parent, tokens))
             digest = row.hashes[lblock]
-            self._pool.publish(row.blocks[lblock], digest, parent, tokens, seq_id=row.seq_id, lblock=lblock)
+            self._pool.publish(row.blocks[lblock], digest, parent, tokens, row.extras, seq_id=row.seq_id, lblock=lblock)
             row.published = lblock + 1
             if self._computing.get(digest) == row.seq_id:
                 del self._computing[digest]

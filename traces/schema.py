@@ -9,6 +9,9 @@ Of every row: `t_ns` nanoseconds since the trace began, the same for all rows of
 step, -1 before the first; `site` and `actor` index the tables of call sites and of threads, 0 is "unknown"; `tier`
 0 is the device's memory, 1 the host's.
 
+`step` is the step that the operation belongs to: the one being planned for admissions, writes, waits and
+preemptions, the one that ends for what STEP_END brings, else the last one begun.
+
 What the columns hold, kind by kind (columns not named do not apply):
 
     ALLOC          block gen ref 0->1 seq_id lblock            free block handed to one holder; gen is the new life
@@ -169,8 +172,8 @@ EventArray = npt.NDArray[np.void]
 # means "and any number more".
 DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
     Kind.COW: ("source", "source_gen", "slot_lo", "slot_hi"),
-    Kind.PUBLISH: ("parent_hash", "tokens_digest", "prefix_hash"),
-    Kind.HIT: ("parent_hash", "tokens_digest", "prefix_hash"),
+    Kind.PUBLISH: ("parent_hash", "tokens_digest", "prefix_hash", "identity_digest"),
+    Kind.HIT: ("parent_hash", "tokens_digest", "prefix_hash", "identity_digest"),
     Kind.SCHED: ("table_digest", "table_length"),
     Kind.WITNESS: (
         "free",

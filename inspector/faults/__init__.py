@@ -61,7 +61,7 @@ FAULTS: dict[str, Fault] = {
         _fault("publish-before-commit", "blocks enter the prefix index when scheduled, not when computed",
                "KV016", "fences:PublishBeforeCommit", ()),
         _fault("hash-without-identity", "the prefix hash leaves out who may share (adapter, salt)",
-               "KV023", "prefixes:HashWithoutIdentity", ("KV023",)),
+               "KV011", "prefixes:HashWithoutIdentity", ("KV023",)),
         _fault("hash-without-prefix", "a block is found by its own tokens alone, whatever stands in front of them",
                "KV011", "prefixes:HashWithoutPrefix", ("KV023",)),
         _fault("stale-index", "an evicted block stays in the prefix index while others write into it",
