@@ -147,7 +147,7 @@ def _by_state(letter: Bytes) -> Colouring:
 
 def _by_refcount(state: PoolState) -> Colouring:
     index = np.digitize(state.ref, _REF_EDGES).astype(np.uint8)
-    palette = [_FREE, *SEQUENTIAL[1:8]]
+    palette = [_FREE, SEQUENTIAL[1], *SEQUENTIAL[3:9]]
     counts = np.bincount(index, minlength=len(palette))
     legend = [
         LegendEntry(label, "", palette[i], int(counts[i])) for i, label in enumerate(_REF_LABELS) if counts[i] or i < 4
