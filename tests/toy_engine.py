@@ -47,8 +47,17 @@ class ToyEngine:
         self._requests += 1
         sequence = self._new(request, 0)
         self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, len(prompt), (request.request_id, max_tokens, n))
-        self.sink.fact({"type": "request", "request": request.request_id, "name": name, "samples": n,
-                        "seq_ids": [sequence.seq_id], "prompt_tokens": len(prompt), "max_tokens": max_tokens})  # fmt: skip
+        self.sink.fact(
+            {
+                "type": "request",
+                "request": request.request_id,
+                "name": name,
+                "samples": n,
+                "seq_ids": [sequence.seq_id],
+                "prompt_tokens": len(prompt),
+                "max_tokens": max_tokens,
+            }
+        )
         self.scheduler.submit(sequence)
 
     def step(self) -> None:
