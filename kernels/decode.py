@@ -138,6 +138,6 @@ def paged_decode(
         G=group, GP=max(16, triton.next_power_of_2(group)), D=dim, DP=padded, PAGE=block_size, TILE=config.tile,
         FIELDS=FIELDS, JOIN=JOIN, STRETCH=min(STRETCH, triton.next_power_of_2(group * dim)),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=config.warps, num_stages=config.stages,
+        num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return out

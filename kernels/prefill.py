@@ -121,6 +121,6 @@ def paged_prefill(
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=config.warps, num_stages=config.stages,
+        num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return out

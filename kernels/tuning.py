@@ -23,7 +23,9 @@ import torch
 PIECE_ALIGN = 64  # tokens: pieces of a split context start at multiples of this
 MIN_PIECE = 128  # tokens: a smaller piece costs more in joining than it gains
 RESIDENT = {"few": 1, "mid": 3, "many": 4}
-PIECES_PER_SM = {"few": 4, "mid": 12, "many": 24}  # that even out a ragged batch
+# Pieces per multiprocessor that even out a ragged batch: one that must be cut anyway, and a large one.
+CUT_RAGGED = {"few": 2, "mid": 3}
+LARGE_RAGGED = {"mid": 12, "many": 24}
 FULL = 0.85  # share of the chip's places that makes a single wave good
 LARGE = 1.9  # programs per multiprocessor from which even batches are not cut
 
@@ -62,18 +64,16 @@ def key_size(padded_dim: int, itemsize: int) -> str:
 def decode_split(programs: int, device: torch.device) -> Split:
     """How to cut a decode batch of `programs` = sequences times KV heads; nothing here needs their lengths."""
     chip = multiprocessors(device)
-
-    def split(name: str, even: int) -> Split:
-        return Split(name, even, PIECES_PER_SM[name] * chip)
-
     if programs >= LARGE * chip:
         waves = {name: -(-programs // (RESIDENT[name] * chip)) * RESIDENT[name] for name in ("mid", "many")}
+        # Places taken in whole waves; a single wave is good however full it is.
         small = {name: 1 if programs <= RESIDENT[name] * chip else count for name, count in waves.items()}
-        return split(min(small, key=small.__getitem__), 1)
+        name = min(small, key=small.__getitem__)
+        return Split(name, 1, LARGE_RAGGED[name] * chip)
     few = RESIDENT["few"] * chip // programs
     if few * programs >= FULL * RESIDENT["few"] * chip:
-        return split("few", few)
-    return split("mid", max(1, RESIDENT["mid"] * chip // programs))
+        return Split("few", few, CUT_RAGGED["few"] * chip)
+    return Split("mid", max(1, RESIDENT["mid"] * chip // programs), CUT_RAGGED["mid"] * chip)
 
 
 def decode_config(padded_dim: int, itemsize: int, group: int, programs: int, device: torch.device) -> Config:

@@ -102,7 +102,7 @@ class Lab:
     backend = BACKEND
     device = DEVICE
     cuda = CUDA
-    long = 330 if INTERPRET else 3000
+    long = 200 if INTERPRET else 3000
 
     def pool(self, lengths: list[int], **kwargs: Any) -> Pool:
         return Pool(lengths, **kwargs)

@@ -74,7 +74,7 @@ def test_head_dims_in_each_dtype(lab, dim, dtype):
     check_prefill(lab, pool, [0, 3, 70], 4)
 
 
-@pytest.mark.parametrize("block_size", [8, 32, 64, 128, 256])
+@pytest.mark.parametrize("block_size", [8, 64, 256])
 def test_block_sizes(lab, block_size, dtype):
     pool = lab.pool([block_size - 1, block_size, block_size + 1], block_size=block_size, kv_heads=1, dtype=dtype)
     check_decode(lab, pool, 2)
