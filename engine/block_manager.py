@@ -91,10 +91,6 @@ class BlockManager:
         with self._lock:
             return list(self._tables)
 
-    def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold this many tokens."""
-        return -(-tokens // self.block_size)
-
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""
         with self._lock:
@@ -181,7 +177,7 @@ class BlockManager:
             if not 1 <= length <= len(row.tokens):
                 raise FaultyCall(f"truncate of sequence {seq_id} to {length}: it has {len(row.tokens)} tokens")
             self._emit(Kind.TRUNCATE, Reason.TRUNCATED, seq_id=seq_id, aux=length)
-            keep = self.blocks_for(length)
+            keep = -(-length // self.block_size)
             self._release_tail(row, keep, Reason.TRUNCATED)
             self.prefixes.withdraw(row, from_block=length // self.block_size)
             del row.tokens[length:], row.hashes[length // self.block_size :]
@@ -344,8 +340,7 @@ class BlockManager:
     def _begin(self, *, ahead: int = 0) -> None:
         """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
         if self._sink is not None:
-            if self._sink.step != self._step + ahead:
-                self._sink.step = self._step + ahead
+            self._sink.step = self._step + ahead
             self._sink.begin()
 
     def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,

@@ -68,6 +68,8 @@ class Origins:
 
     @step.setter
     def step(self, value: int) -> None:
+        if value == self._step:
+            return
         self._step = value
         self._local = threading.local()
         self._origin = ORIGIN.pack(value, *ORIGIN.unpack(self._origin)[1:])
