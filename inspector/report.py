@@ -14,6 +14,7 @@ from kvscope.inspector.story import Moment, Story, freed_at, tell
 WIDTH = 66
 _LISTED = 5  # further findings of a group that get a line
 _LEDGER_SHOWN = 24
+_FRAMES = 4  # of a stack
 LEGEND = "F free  Q quarantined  P private  S shared  C cached (ref 0)  W being written  T in transit"
 
 
@@ -135,15 +136,22 @@ def _act(story: Story) -> list[str]:
 def _where(moment: Moment) -> list[str]:
     return [
         f"    seq {moment.seq}   t=+{moment.t_s:.6f} s   {_step(moment.step)}",
-        *(f"    {frame}" for frame in moment.stack),
+        *_stack(moment),
     ]
+
+
+def _stack(moment: Moment) -> list[str]:
+    """The innermost frames; the JSON has them all."""
+    lines = [f"    {frame}" for frame in moment.stack[:_FRAMES]]
+    more = len(moment.stack) - _FRAMES
+    return [*lines, f"    ... {_count(more, 'frame')} more"] if more > 0 else lines
 
 
 def _moment(moment: Moment) -> list[str]:
     return [
         f'{moment.role} actor "{moment.actor}", seq {moment.seq}, {_step(moment.step)}:',
         f"    {moment.text}",
-        *(f"    {frame}" for frame in moment.stack),
+        *_stack(moment),
     ]
 
 

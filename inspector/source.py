@@ -119,9 +119,13 @@ def site_of(trace: TraceLike, row: int) -> Site | None:
 
 
 def short_path(file: str) -> str:
-    """A source file as `engine/pool.py` where it is ours, else as it was recorded."""
-    _, found, rest = file.replace("\\", "/").rpartition("/kvscope/")
-    return rest if found else file
+    """A source file as `engine/pool.py` where it is ours, `typer/main.py` where installed, else as it was recorded."""
+    path = file.replace("\\", "/")
+    for root in ("/kvscope/", "/site-packages/"):
+        _, found, rest = path.rpartition(root)
+        if found:
+            return rest
+    return file
 
 
 def joined(words: Iterable[str]) -> str:
