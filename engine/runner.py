@@ -47,15 +47,16 @@ class Runner:
         inputs = self._pack(plan, sampled)
         d = inputs.decodes
         prefill_start = inputs.query_start[d:] - inputs.query_start[d]
+        kv_heads = self.cache.kv.shape[4]
+        split = kernels.plan_decode(inputs.seq_lens[:d], kv_heads) if d else None  # one plan serves every layer
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             keys, values = self.cache.layer(layer)
             kernels.write_kv(k, v, keys, values, inputs.slots)
             parts = []
             if d:
-                parts.append(
-                    kernels.paged_decode(q[:d], keys, values, inputs.tables[:d], inputs.seq_lens[:d], self.scale)
-                )
+                tables, lengths = inputs.tables[:d], inputs.seq_lens[:d]
+                parts.append(kernels.paged_decode(q[:d], keys, values, tables, lengths, self.scale, plan=split))
             if d < len(plan.rows):
                 parts.append(
                     kernels.paged_prefill(
