@@ -15,6 +15,7 @@ from kvscope.inspector.simulate.counted import CountedRun
 from kvscope.inspector.simulate.driven import DrivenRun
 from kvscope.inspector.simulate.paged import PagedCount
 from kvscope.inspector.simulate.settings import Settings
+from kvscope.inspector.simulate.shared import SharedRun
 from kvscope.inspector.simulate.tally import Outcome, outcome
 from kvscope.inspector.workloads import Workload
 from kvscope.traces.sink import EventSink
@@ -71,11 +72,15 @@ def simulate(
     space = PagedCount(blocks, cell.block_size) if paged else make_space(
         cell.allocator, blocks, cell.block_size, settings.max_model_len
     )  # fmt: skip
-    count = not (share or drive or trace is not None or settings.max_batched_tokens < settings.max_seqs)
+    simple = all(r.samples == 1 and r.answer < 0 for r in workload.requests)  # what SharedRun can count
+    count = (simple or not share) and not (
+        drive or trace is not None or settings.max_batched_tokens < settings.max_seqs
+    )
     start, cpu = time.perf_counter(), time.process_time()
     run: CountedRun | DrivenRun
     if count:
-        run = CountedRun(workload.requests, space, settings, on_finish)
+        kind = SharedRun if share else CountedRun
+        run = kind(workload.requests, space, settings, on_finish)
         tally = run.run(stop or _never)
     else:
         clock = _Clock()

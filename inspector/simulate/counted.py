@@ -24,13 +24,14 @@ _NEVER = -1
 OnFinish = Callable[[int], None]
 
 
-class _Sequence:
+class Waiting:
     """A queued or running sequence. While it decodes, it has written `step + offset` positions in step `step`."""
 
-    __slots__ = ("arrival", "computed", "decoding", "finish_step", "first", "grow_step", "left", "length", "offset",
-                 "order", "output", "region")  # fmt: skip
+    __slots__ = ("arrival", "computed", "decoding", "doubles", "finish_step", "first", "grow_step", "keys",
+                 "left", "length", "number", "offset", "order", "output", "published", "region")  # fmt: skip
 
-    def __init__(self, arrival: int, prompt: int, output: int) -> None:
+    def __init__(self, number: int, arrival: int, prompt: int, output: int) -> None:
+        self.number = number
         self.arrival = arrival
         self.output = output
         self.length = prompt  # tokens known when it was, or will be, admitted
@@ -41,6 +42,11 @@ class _Sequence:
         self.region: Region | None = None
         self.offset = 0
         self.order = self.grow_step = self.finish_step = _NEVER
+        # What only sharing needs: keys of its full blocks, how many of them are published, and which of those others
+        # serve.
+        self.keys: list[int] | None = None
+        self.published = 0
+        self.doubles: set[int] = set()
 
 
 class CountedRun:
@@ -66,11 +72,11 @@ class CountedRun:
         self._next = 0
         self._on_finish = on_finish
         self._step = 0
-        self._waiting: deque[_Sequence] = deque()
-        self._running: dict[_Sequence, None] = {}  # oldest first
-        self._prefilling: list[_Sequence] = []
-        self._grow_at: dict[int, list[_Sequence]] = {}
-        self._finish_at: dict[int, list[_Sequence]] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._running: dict[Waiting, None] = {}  # oldest first
+        self._prefilling: list[Waiting] = []
+        self._grow_at: dict[int, list[Waiting]] = {}
+        self._finish_at: dict[int, list[Waiting]] = {}
         self._decoders = 0
         self._written = 0  # positions of the decoding sequences
         self._started = 0  # positions of the prefilling ones
@@ -79,6 +85,7 @@ class CountedRun:
         self._for_memory = False  # ... because there is no room
         self._wanted = 0  # blocks it would need, the watermark included
         self._holes: float | None = None
+        self._saved = 0  # table entries that sharing saves
         self._reserve = 0 if space.name == "reserved" else int(settings.watermark * space.num_blocks)
 
     def run(self, stop: Callable[[], bool]) -> Tally:
@@ -112,11 +119,11 @@ class CountedRun:
     def _arrive(self) -> None:
         requests, settings, tally = self._requests, self.settings, self.tally
         while self._next < len(requests) and self._arrival(requests[self._next]) <= self.clock:
-            request = requests[self._next]
+            number, request = self._next, requests[self._next]
             self._next += 1
             output = admissible(request, settings, self.space.could_hold, tally)
             for _ in range(request.samples if output else 0):
-                self._waiting.append(_Sequence(self._arrival(request), request.prompt, output))
+                self._waiting.append(Waiting(number, self._arrival(request), request.prompt, output))
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -183,8 +190,9 @@ class CountedRun:
         waits = preempted or (self._stuck and self._for_memory and blocked)
         if self._holes is None:
             self._holes = self.space.external_fragmentation()
-        held = self.space.held
-        self.tally.add(time, steps, running=len(self._running), held=held, filled=filled, entries=held,
+        held, saved = self.space.held, self._saved
+        filled -= time * saved * self.space.block_size  # a shared block is full, and filled once
+        self.tally.add(time, steps, running=len(self._running), held=held, filled=filled, entries=held + saved,
                        holes=self._holes, blocked=waits,
                        blocked_by_holes=waits and not preempted and self.space.free >= self._wanted)  # fmt: skip
 
@@ -212,7 +220,7 @@ class CountedRun:
         self._holes = None
         return preempted
 
-    def _plan_growth(self, sequence: _Sequence) -> None:
+    def _plan_growth(self, sequence: Waiting) -> None:
         assert sequence.region is not None
         step = self.space.capacity(sequence.region) + 1 - sequence.offset
         sequence.grow_step = _NEVER
@@ -220,7 +228,7 @@ class CountedRun:
             sequence.grow_step = step
             self._grow_at.setdefault(step, []).append(sequence)
 
-    def _preempt(self, sequence: _Sequence) -> None:
+    def _preempt(self, sequence: Waiting) -> None:
         """The sequence gives its room up and goes to the head of the queue."""
         if sequence.decoding:
             issued = self._step - 1 + sequence.offset
@@ -234,7 +242,7 @@ class CountedRun:
             issued = sequence.computed
             self._started -= issued
             self._prefilling.remove(sequence)
-        self._leave(sequence)
+        self._leave(sequence, issued)
         sequence.decoding, sequence.computed, sequence.grow_step = False, 0, _NEVER
         self._waiting.appendleft(sequence)
         self.tally.preemptions += 1
@@ -252,7 +260,7 @@ class CountedRun:
             live += sequence.computed
         return budget, live
 
-    def _chunk(self, sequence: _Sequence, budget: int) -> int:
+    def _chunk(self, sequence: Waiting, budget: int) -> int:
         count = min(sequence.length - sequence.computed, budget)
         sequence.computed += count
         self._started += count
@@ -272,15 +280,18 @@ class CountedRun:
                 self._stuck = self._for_memory = True
                 break
             self._waiting.popleft()
-            self._running[sequence] = None
-            self._prefilling.append(sequence)
-            if sequence.order == _NEVER:  # its first admission
-                self.tally.prompt_tokens += sequence.length
-            sequence.region, sequence.order, self._order = region, self._order, self._order + 1
+            self._start(sequence, region)
             budget = self._chunk(sequence, budget)
             live += sequence.computed
-            self._holes = None
         return budget, live
+
+    def _start(self, sequence: Waiting, region: Region) -> None:
+        self._running[sequence] = None
+        self._prefilling.append(sequence)
+        if sequence.order == _NEVER:  # its first admission
+            self.tally.prompt_tokens += sequence.length
+        sequence.region, sequence.order, self._order = region, self._order, self._order + 1
+        self._holes = None
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
@@ -311,16 +322,20 @@ class CountedRun:
             self._finish_at.setdefault(sequence.finish_step, []).append(sequence)
             self._plan_growth(sequence)
 
-    def _finish(self, sequence: _Sequence, issued: int) -> None:
+    def _finish(self, sequence: Waiting, issued: int) -> None:
         assert sequence.region is not None
         self.tally.finish(issued, sequence.region.blocks, sequence.output)
-        self._leave(sequence)
+        self._leave(sequence, issued)
+        sequence.keys = None
         if self._on_finish is not None and self.tally.finished % 64 == 0:
             self._on_finish(self.tally.finished)
 
-    def _leave(self, sequence: _Sequence) -> None:
+    def _leave(self, sequence: Waiting, issued: int) -> None:
         assert sequence.region is not None
         self.space.close(sequence.region)
+        self._gone(sequence)
+
+    def _gone(self, sequence: Waiting) -> None:
         sequence.region = None
         del self._running[sequence]
         self._stuck, self._holes = False, None
