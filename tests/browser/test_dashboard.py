@@ -173,8 +173,9 @@ def test_moving_through_time_changes_the_map(watched: Watched, toy_traces: dict[
     watched.page.keyboard.press("j")
     watched.map_at(61)
     watched.page.locator(".st-key-step_on button:visible").click()
-    (seq,) = {int(trace.seqs[r]) for r in [max((trace.events["step"] == 1).nonzero()[0])]}
-    watched.map_at(seq)
+    steps = trace.events["step"]
+    following = int(steps[steps > steps[61]].min())
+    watched.map_at(int(trace.seqs[(steps == following).nonzero()[0].max()]))
     box = watched.page.locator(".st-key-seq_box input")
     box.fill("900")
     box.press("Enter")
