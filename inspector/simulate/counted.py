@@ -21,6 +21,7 @@ from kvscope.inspector.simulate.tally import Tally
 from kvscope.inspector.workloads import WorkRequest
 
 _NEVER = -1
+_LATE = 1 << 100
 OnFinish = Callable[[int], None]
 
 
@@ -70,6 +71,7 @@ class CountedRun:
         self.clock = 0
         self._requests = requests
         self._next = 0
+        self._next_arrival = self._arrival(0)
         self._on_finish = on_finish
         self._step = 0
         self._waiting: deque[Waiting] = deque()
@@ -85,6 +87,7 @@ class CountedRun:
         self._for_memory = False  # ... because there is no room
         self._wanted = 0  # blocks it would need, the watermark included
         self._holes: float | None = None
+        self._extra = 0  # time that the copies of the step take
         self._saved = 0  # table entries that sharing saves
         self._reserve = 0 if space.name == "reserved" else int(settings.watermark * space.num_blocks)
 
@@ -96,52 +99,59 @@ class CountedRun:
         """
         idle = 0
         while True:
-            self._arrive()
+            if self.clock >= self._next_arrival:
+                self._arrive()
             if stop():
                 raise KeyboardInterrupt
             if not self._running and not self._waiting:
                 if self._next == len(self._requests):
                     return self.tally
-                self.clock = max(self.clock, self._arrival(self._requests[self._next]))
+                self.clock = self._next_arrival
                 continue
-            if self._decoders and not self._prefilling and (self._stuck or not self._waiting):
+            preempted = self._grow_due() if self._step in self._grow_at else False
+            quiet = self._decoders and not self._prefilling and (self._stuck or not self._waiting)
+            if quiet and not preempted and self._step not in self._finish_at:
                 self._glide()
-                self._arrive()
-            idle = 0 if self._do_step() else idle + 1
+                idle = 0
+                continue
+            idle = 0 if self._do_step(preempted) else idle + 1
             if idle > 2:
                 raise UsageError("the simulation stands still: a queued request can never be admitted")
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
-    def _arrival(self, request: WorkRequest) -> int:
-        return 0 if self.settings.at_once else request.arrival_ns * 1000
+    def _arrival(self, number: int) -> int:
+        if number == len(self._requests):
+            return _LATE
+        return 0 if self.settings.at_once else self._requests[number].arrival_ns * 1000
 
     def _arrive(self) -> None:
-        requests, settings, tally = self._requests, self.settings, self.tally
-        while self._next < len(requests) and self._arrival(requests[self._next]) <= self.clock:
-            number, request = self._next, requests[self._next]
+        while self._next_arrival <= self.clock:
+            number, arrival = self._next, self._next_arrival
             self._next += 1
-            output = admissible(request, settings, self.space.could_hold, tally)
+            self._next_arrival = self._arrival(self._next)
+            request = self._requests[number]
+            output = admissible(request, self.settings, self.space.could_hold, self.tally)
             for _ in range(request.samples if output else 0):
-                self._waiting.append(Waiting(number, self._arrival(request), request.prompt, output))
+                self._waiting.append(Waiting(number, arrival, request.prompt, output))
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _glide(self) -> None:
         """Steps in which nothing happens but that every sequence gains a token: up to the next event or arrival."""
-        first = self._step
-        last = first
-        while last not in self._grow_at and last not in self._finish_at:
+        last, grow_at, finish_at = self._step + 1, self._grow_at, self._finish_at
+        while last not in grow_at and last not in finish_at:
             last += 1
-        steps = last - first
-        if not steps:
-            return
-        if self._next < len(self._requests):
-            gap = self._arrival(self._requests[self._next]) - self.clock
-            if self._sums(steps)[0] >= gap:
-                steps = self._steps_until(gap, steps)
+        steps, extra = last - self._step, self._extra
         time, filled = self._sums(steps)
-        self._account(time, steps, filled, blocked=self.settings.max_batched_tokens > self._decoders)
+        gap = self._next_arrival - self.clock - extra
+        if time > gap:
+            steps = self._steps_until(gap, steps)
+            time, filled = self._sums(steps)
+        if extra:  # copies lengthen the first step
+            time, filled = time + extra, filled + extra * (self._written + self._decoders)
+            self._extra = 0
+        self._account(time, steps, filled, self.settings.max_batched_tokens > self._decoders, False)
         self._written += steps * self._decoders
         self._step += steps
         self.clock += time
@@ -165,10 +175,9 @@ class CountedRun:
                 low = middle + 1
         return low
 
-    def _do_step(self) -> bool:
-        """One step with all its rules; False when there was nothing to compute."""
-        service, copied = self.settings.service, self.tally.copied
-        preempted = self._grow_due()
+    def _do_step(self, preempted: bool) -> bool:
+        """One step with all its rules, after growth; False when there was nothing to compute."""
+        service = self.settings.service
         self._written += self._decoders
         budget, live = self._chunks(self.settings.max_batched_tokens - self._decoders)
         if self._waiting and not preempted and not self._stuck:
@@ -176,33 +185,31 @@ class CountedRun:
         prefill = self.settings.max_batched_tokens - self._decoders - budget
         if not self._decoders and not prefill:
             return False
-        copied = self.tally.copied - copied
-        live += self._written
-        time = service.base + service.prefill * prefill + service.live * live + service.copy * copied
-        self._account(time, 1, time * (self._written + self._started), blocked=preempted or budget > 0,
-                      preempted=preempted)  # fmt: skip
+        time = service.base + service.prefill * prefill + service.live * (live + self._written) + self._extra
+        self._extra = 0
+        self._account(time, 1, time * (self._written + self._started), preempted or budget > 0, preempted)
         self.clock += time
         self._complete()
         self._step += 1
         return True
 
-    def _account(self, time: int, steps: int, filled: int, *, blocked: bool, preempted: bool = False) -> None:
-        waits = preempted or (self._stuck and self._for_memory and blocked)
-        if self._holes is None:
-            self._holes = self.space.external_fragmentation()
-        held, saved = self.space.held, self._saved
-        filled -= time * saved * self.space.block_size  # a shared block is full, and filled once
-        self.tally.add(time, steps, running=len(self._running), held=held, filled=filled, entries=held + saved,
-                       holes=self._holes, blocked=waits,
-                       blocked_by_holes=waits and not preempted and self.space.free >= self._wanted)  # fmt: skip
+    def _account(self, time: int, steps: int, filled: int, looked: bool, preempted: bool) -> None:
+        """Add steps up, between which nothing but filled slots changes; `looked`: the queue was looked at."""
+        waits = preempted or (self._stuck and self._for_memory and looked)
+        space, holes = self.space, self._holes
+        if holes is None:
+            holes = self._holes = space.external_fragmentation()
+        held, saved = space.num_blocks - space.free, self._saved
+        if saved:
+            filled -= time * saved * space.block_size  # a shared block is full, and filled once
+        self.tally.add(time, steps, len(self._running), held, filled, held + saved, holes, waits,
+                       waits and not preempted and space.free >= self._wanted)  # fmt: skip
 
     # -- decoding -------------------------------------------------------------------------------------------------
 
     def _grow_due(self) -> bool:
         """Make room for the sequences whose room is full; True when one had to give way."""
-        due = self._grow_at.pop(self._step, None)
-        if due is None:
-            return False
+        due = self._grow_at.pop(self._step)
         preempted, step = False, self._step
         for sequence in sorted(due, key=lambda s: s.order) if len(due) > 1 else due:
             while sequence.grow_step == step:
@@ -215,6 +222,7 @@ class CountedRun:
                 if growth is Growth.MOVED:
                     self.tally.copies += 1
                     self.tally.copied += step - 1 + sequence.offset
+                    self._extra += self.settings.service.copy * (step - 1 + sequence.offset)
                     self._stuck = False
                 self._plan_growth(sequence)
         self._holes = None

@@ -186,7 +186,7 @@ class DrivenRun:
             prompt = prompt_tokens(work, number) if self._share else list(range(work.prompt))
             request = Request(number, prompt, params, f"r{number}")
             sequence = self._new(request, sample, work, number)
-            self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, work.prompt, (number, output, forks))
+            self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, work.prompt, details=(number, output, forks))
             self.scheduler.submit(sequence)
             if sample == 0:
                 self._fact(type="request", request=number, name=request.name, seq_ids=[sequence.seq_id],
@@ -258,8 +258,7 @@ class DrivenRun:
             planned = {id(sequence) for sequence in plan.sequences}
             filled = sum(row.hi for row in plan.rows)
             filled += sum(s.computed for s in scheduler.running if id(s) not in planned)
-        self.tally.add(time, 1, running=len(scheduler.running), held=held, filled=time * filled, entries=entries,
-                       holes=holes, blocked=waits, blocked_by_holes=by_holes)  # fmt: skip
+        self.tally.add(time, 1, len(scheduler.running), held, time * filled, entries, holes, waits, by_holes)
 
     def _complete(self, sampled: list[Sequence]) -> None:
         """Give every sequence whose tokens are all computed its next one; fork, and finish what is done."""

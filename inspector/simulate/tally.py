@@ -46,7 +46,7 @@ class Tally:
     cut: int = 0
     waits: list[int] = field(default_factory=list)  # from arrival to the first token
 
-    def add(self, time: int, steps: int, *, running: int, held: int, filled: int, entries: int,
+    def add(self, time: int, steps: int, running: int, held: int, filled: int, entries: int,
             holes: float | None, blocked: bool, blocked_by_holes: bool) -> None:  # fmt: skip
         """Some steps with the same sequences and blocks; `filled` is slots * time, summed."""
         self.steps += steps
@@ -55,15 +55,18 @@ class Tally:
         self.held += held * time
         self.filled += filled
         self.entries += entries * time
-        if holes is not None:
+        if holes:
             self.holes += round(holes * 1e6) * time
+        if holes is not None:
             self.holes_time += time
         if blocked:
             self.blocked += time
         if blocked_by_holes:
             self.blocked_by_holes += time
-        self.peak_running = max(self.peak_running, running)
-        self.peak_held = max(self.peak_held, held)
+        if running > self.peak_running:
+            self.peak_running = running
+        if held > self.peak_held:
+            self.peak_held = held
 
     def finish(self, filled: int, held: int, output: int) -> None:
         """A sequence ends with so many slots filled and held."""
