@@ -14,10 +14,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
+import numpy as np
+
 from kvscope.engine import pool
+from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.copies import CopyQueue
 from kvscope.engine.integrity import check_integrity, witness
-from kvscope.engine.pool import BlockPool, BlockState
+from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.steps import OpenStep, Scheduled, Write, cut
@@ -114,8 +117,8 @@ class BlockManager:
             match = self.prefixes.match(tokens, extras)
             if not match.fits:
                 self._refuse(seq_id, match.needed, match.available)
-            self._emit(Kind.RESUME if resumed else Kind.ADMIT, seq_id=seq_id,
-                       aux=len(tokens) - match.cached_tokens if resumed else match.cached_tokens)  # fmt: skip
+            aux = len(tokens) - match.cached_tokens if resumed else match.cached_tokens
+            self._emit(Kind.RESUME if resumed else Kind.ADMIT, seq_id=seq_id, aux=aux)
             row = SequenceTable(seq_id, list(tokens), extras, hashes=list(match.hashes))
             for lblock, block in enumerate(match.hits):
                 self.prefixes.hit(row, lblock, block)
@@ -165,8 +168,7 @@ class BlockManager:
                 child, list(source.tokens), source.extras, list(source.blocks), list(source.gens), list(source.hashes),
                 source.issued, source.computed, source.published,
             )  # fmt: skip
-            for lblock, block in enumerate(row.blocks):
-                self.pool.retain(block, Kind.SHARE, seq_id=child, lblock=lblock, reason=Reason.FORK)
+            self.pool.retain_row(np.asarray(row.blocks, dtype=np.int64), Kind.SHARE, seq_id=child, reason=Reason.FORK)
             self._tables[child] = row
 
     def truncate(self, seq_id: int, length: int) -> None:
@@ -196,20 +198,15 @@ class BlockManager:
             self.prefixes.withdraw(row)
             del self._tables[seq_id]
 
-    def record_wait(self, seq_id: int, reason: Reason, needed: int) -> None:
-        """Record that a queued sequence is not admitted now, with what it needs and what there is."""
-        if self._sink is not None:
-            with self._lock:
-                self._begin(ahead=1)
-                seq = self._emit(Kind.WAIT, reason, seq_id=seq_id)
-                self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
-
-    def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int, details: Sequence[int] = ()) -> None:
-        """Record an event of a sequence that touches no block (it was submitted, or left the queue)."""
+    def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int = 0, *, details: Sequence[int] = (),
+               needed: int | None = None) -> None:  # fmt: skip
+        """Record an event of a sequence that touches no block: submitted, waiting (for `needed`), gone."""
         if self._sink is not None:
             with self._lock:
                 self._begin(ahead=1)
                 seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
+                if needed is not None:
+                    details = (needed, self.pool.num_free, self.pool.num_evictable)
                 if details:
                     self._sink.detail(seq, details)
 
@@ -311,14 +308,20 @@ class BlockManager:
         )
 
     def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
-        for block in self.pool.take(count, seq_id=row.seq_id, lblock=len(row.blocks), reason=reason):
+        lblock = len(row.blocks)
+        if count == 1:
+            block = self.pool.take_one(seq_id=row.seq_id, lblock=lblock, reason=reason)
             row.add(block, int(self.pool.gen[block]))
+        elif count:
+            blocks = self.pool.take(count, seq_id=row.seq_id, lblock=lblock, reason=reason)
+            row.blocks += blocks.tolist()
+            row.gens += self.pool.gen[blocks].tolist()
 
     def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
         """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
-        for lblock in range(len(row.blocks) - 1, keep - 1, -1):
-            self._copies.cancel(row.blocks[lblock], row.gens[lblock])
-            self.pool.release(row.blocks[lblock], seq_id=row.seq_id, lblock=lblock, reason=reason)
+        self._copies.cancel_row(row, keep)
+        tail = np.asarray(row.blocks[keep:], dtype=np.int64)
+        self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
         del row.blocks[keep:], row.gens[keep:]
 
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:

@@ -27,7 +27,7 @@ class CopyQueue:
         """Move the row's entry to a private block that will hold the first `slots` slots of the shared one."""
         pool, source, source_gen = self._pool, row.blocks[lblock], row.gens[lblock]
         lease_id, self._next_lease = self._next_lease, self._next_lease + 1
-        (target,) = pool.take(1, seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
+        target = pool.take_one(seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
         gen = int(pool.gen[target])
         pool.fill[target] = slots
         pool.lease(source, lease_id, 0, slots)
@@ -51,6 +51,12 @@ class CopyQueue:
             self._waiting.remove(copy)
             self.cancel(copy.source, int(self._pool.gen[copy.source]))  # its lease may be all that holds the source
             self._pool.unlease(copy.source, copy.lease_id)
+
+    def cancel_row(self, row: SequenceTable, keep: int) -> None:
+        """Cancel the copies into the row's blocks from logical block `keep` on, which are about to be given up."""
+        if self._waiting:
+            for lblock in range(len(row.blocks) - 1, keep - 1, -1):
+                self.cancel(row.blocks[lblock], row.gens[lblock])
 
     def drain(self) -> list[Copy]:
         """Hand the copies to the device, in order of decision."""

@@ -124,7 +124,7 @@ class Engine:
         self._fact(type="request", request=request.request_id, name=request.name, seq_ids=[sequence.seq_id],
                    prompt_tokens=len(prompt), max_tokens=params.max_tokens, samples=params.n, **text)  # fmt: skip
         self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, len(prompt),
-                            (request.request_id, params.max_tokens, params.n))  # fmt: skip
+                            details=(request.request_id, params.max_tokens, params.n))  # fmt: skip
         self.scheduler.submit(sequence)
         return request.request_id
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvscope.engine.pool import BlockPool, BlockState
+from kvscope.engine.block_arrays import BlockState
+from kvscope.engine.pool import BlockPool
 from kvscope.engine.tables import SequenceTable
 from kvscope.errors import FaultyCall
 from kvscope.traces.schema import table_digest, to_signed

@@ -172,4 +172,4 @@ class Scheduler:
         if self._sink is None or sequence.last_wait == (reason, needed):
             return
         sequence.last_wait = (reason, needed)
-        self.manager.record_wait(sequence.seq_id, reason, needed)
+        self.manager.record(Kind.WAIT, reason, sequence.seq_id, needed=needed)

@@ -46,7 +46,8 @@ class ToyEngine:
         request = Request(self._requests, prompt, params, name)
         self._requests += 1
         sequence = self._new(request, 0)
-        self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, len(prompt), (request.request_id, max_tokens, n))
+        self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, len(prompt),
+                            details=(request.request_id, max_tokens, n))  # fmt: skip
         self.sink.fact(
             {
                 "type": "request",

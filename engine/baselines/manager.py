@@ -171,19 +171,15 @@ class RegionManager:
             self._writes = [write for write in self._writes if write[0] != seq_id]
             del self._rows[seq_id]
 
-    def record_wait(self, seq_id: int, reason: Reason, needed: int) -> None:
-        """Record that a queued sequence is not admitted now, with what it needs and what there is."""
-        if self._sink is not None:
-            with self._lock:
-                self._begin()
-                self._sink.detail(self._emit(Kind.WAIT, reason, seq_id=seq_id), (needed, self.space.free, 0))
-
-    def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int, details: Sequence[int] = ()) -> None:
-        """Record an event of a sequence that touches no block (it was submitted, or left the queue)."""
+    def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int = 0, *, details: Sequence[int] = (),
+               needed: int | None = None) -> None:  # fmt: skip
+        """Record an event of a sequence that touches no block: submitted, waiting (for `needed`), gone."""
         if self._sink is not None:
             with self._lock:
                 self._begin()
                 seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
+                if needed is not None:
+                    details = (needed, self.space.free, 0)
                 if details:
                     self._sink.detail(seq, details)
 

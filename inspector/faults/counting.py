@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
-from kvscope.engine.pool import BlockState
 from kvscope.engine.prefix import Extras
 from kvscope.engine.tables import SequenceTable
 from kvscope.traces.schema import Kind, Reason

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.copies import CopyQueue
-from kvscope.engine.pool import BlockState
 from kvscope.engine.tables import SequenceTable
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
-from kvscope.engine.pool import BlockState
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.inspector.fuzz.adapter import EngineAllocator
@@ -96,7 +96,7 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
     arrays = (pool.state, pool.gen, pool.entries, pool.leases, pool.leased_slots, pool.fill, pool.last_use_step)
     return (
         tuple(array.tobytes() for array in arrays),
-        (list(pool._free), list(pool._cached), list(pool._fenced), list(pool._quarantined), pool.completed_step),
+        (pool.free_list(), list(pool._cached), list(pool._fenced), list(pool._quarantined), pool.completed_step),
         (list(pool.index._block_of.items()), list(pool.index._entry_of.items())),
         [(seq, astuple(row)) for seq, row in manager._tables.items()],
         (dict(manager.prefixes._computing), list(manager._writes), list(manager._steps), manager._step),
@@ -150,7 +150,7 @@ def test_forks_freed_in_any_order_leave_an_empty_pool(order: list[int], block_si
     assert manager.num_free() == 40
     assert not pool.entries.any()
     assert not pool.leases.any()
-    assert sorted([*pool._free, *pool._cached]) == list(range(40))
+    assert sorted([*pool.free_list(), *pool._cached]) == list(range(40))
 
 
 # -- cases found by these properties --------------------------------------------------------------------------------
