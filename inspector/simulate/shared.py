@@ -108,40 +108,48 @@ class SharedRun(CountedRun):
 
     def _publish(self, sequence: Waiting, full: int) -> bool:
         """The sequence's blocks up to `full` can be found from now on, unless others serve the same prefix."""
-        keys = self._keys(sequence)
+        first = sequence.published
+        if full <= first:
+            return False
+        keys, holders, computing = self._keys(sequence), self._holders, self._computing
         self._extend(sequence, keys, full)
-        for lblock in range(sequence.published, full):
-            key = keys[lblock]
-            if key in self._holders:
-                sequence.doubles.add(lblock)
-            else:
-                self._holders[key] = 1
-            if self._computing.get(key) is sequence:
-                del self._computing[key]
-        changed = full > sequence.published
-        sequence.published = max(full, sequence.published)
-        return changed
+        fresh = keys[first:full]
+        if holders.keys().isdisjoint(fresh):
+            holders.update(dict.fromkeys(fresh, 1))
+        else:
+            for lblock, key in enumerate(fresh, first):
+                if key in holders:
+                    sequence.doubles.add(lblock)
+                else:
+                    holders[key] = 1
+        for key in fresh if not sequence.decoding else ():
+            if computing.get(key) is sequence:
+                del computing[key]
+        sequence.published = full
+        return True
 
     def _leave(self, sequence: Waiting, issued: int) -> None:
         """Blocks go back last first: to the cache if they can be found, else to the free ones."""
         assert sequence.region is not None
         self._publish(sequence, issued // self._size)
-        keys, holders, free = self._keys(sequence), self._holders, self.space.free
-        blocks = sequence.region.blocks
-        self.space.free += blocks - sequence.published
-        for lblock in range(sequence.published - 1, -1, -1):
-            if lblock in sequence.doubles:
-                self.space.free += 1
+        keys, holders, cached = self._keys(sequence), self._holders, self._cached
+        blocks, published, doubles = sequence.region.blocks, sequence.published, sequence.doubles
+        freed = blocks - published + len(doubles)
+        for lblock in range(published - 1, -1, -1):
+            if doubles and lblock in doubles:
                 continue
             key = keys[lblock]
-            holders[key] -= 1
-            if not holders[key]:
-                self._cached[key] = None
-                self.space.free += 1
-        for key in keys[: sequence.length // self._size]:
-            if self._computing.get(key) is sequence:
-                del self._computing[key]
-        self._saved -= blocks - (self.space.free - free)
+            count = holders[key] - 1
+            holders[key] = count
+            if not count:
+                cached[key] = None
+                freed += 1
+        if not sequence.decoding:  # what it had announced will not come
+            for key in keys[published : sequence.length // self._size]:
+                if self._computing.get(key) is sequence:
+                    del self._computing[key]
+        self.space.free += freed
+        self._saved -= blocks - freed
         self._gone(sequence)
 
     def _evict(self) -> None:
@@ -155,20 +163,23 @@ class SharedRun(CountedRun):
 def prompt_keys(request: WorkRequest, number: int, size: int) -> list[int]:
     """A key for each full block of a prompt: equal for equal text with equal text in front of it, else different."""
     keys: list[int] = []
-    spans = [*request.parts, (-2 - number, request.prompt)]  # the rest is its own
-    key, filled, pieces = 0, 0, [0]
-    left = request.prompt
-    for identity, count in spans:
-        count = min(count, left)
+    key, pieces, room, left = 0, [0], size, request.prompt  # room: slots of the open block that are still empty
+    for identity, count in (*request.parts, (-2 - number, request.prompt)):  # the rest is its own
+        count, offset = min(count, left), 0
         left -= count
-        offset = 0
         while offset < count:
-            taken = min(size - filled, count - offset)
+            whole = (count - offset) // size if room == size else 0
+            if whole:  # blocks inside one part: a run of keys
+                first = hash((key, identity, offset))
+                keys.extend(range(first, first + whole))
+                key = first + whole - 1
+                offset += whole * size
+                continue
+            taken = min(room, count - offset)
             pieces += (identity, offset, taken)
-            filled += taken
-            offset += taken
-            if filled == size:
+            room, offset = room - taken, offset + taken
+            if not room:
                 key = hash((key, *pieces))
                 keys.append(key)
-                filled, pieces = 0, [0]
+                pieces, room = [0], size
     return keys
