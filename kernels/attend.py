@@ -12,20 +12,32 @@ from kvscope.kernels.address import slot_offset
 LOG2E = math.log2(math.e)
 
 
+def soft_cap_factors(scale: float, soft_cap: float) -> tuple[float, float]:
+    """What `attend_tile` takes as `scale` and `cap`: without a cap the scale in base 2, with one 2x and the cap."""
+    if not soft_cap:
+        return scale * LOG2E, 0.0
+    return 2.0 * scale * LOG2E / soft_cap, soft_cap * LOG2E
+
+
 @triton.jit
 def attend_tile(
-    q, acc, top, total, k_ptr, v_ptr, ids, positions, end, own, scale,
-    block_stride, slot_stride, dims, D: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    q, acc, top, total, k_ptr, v_ptr, ids, positions, begin, end, own, window, scale, cap,
+    block_stride, slot_stride, dims, D: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
+    WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Fold one tile of tokens into the running softmax (acc, top, total); returns the three.
 
     MASKED: row i sees up to own[i] and nothing at or past `end` is loaded; else each row sees the whole tile.
+    WINDOWED, with MASKED: row i sees `window` tokens, and nothing before `begin` is loaded.
     top is the largest score so far times `scale`, which holds log2(e): weights are powers of two.
+    CAPPED: `scale` and `cap` are those of `soft_cap_factors`.
     """
     offsets = slot_offset(ids, positions & (PAGE - 1), block_stride, slot_stride)[:, None] + dims[None, :]
     # Values are masked like keys: past the end may lie NaN, and 0 * NaN is NaN.
     if MASKED:
         inside = (positions < end)[:, None] & (dims < D)[None, :]
+        if WINDOWED:
+            inside &= (positions >= begin)[:, None]
         k = tl.load(k_ptr + offsets, mask=inside, other=0.0)
         v = tl.load(v_ptr + offsets, mask=inside, other=0.0)
     elif dims.shape[0] != D:
@@ -35,8 +47,14 @@ def attend_tile(
         k = tl.load(k_ptr + offsets)
         v = tl.load(v_ptr + offsets)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if CAPPED:  # cap * tanh(score): 1 - 2 / (exp(2 x) + 1) is right at both ends, where exp2 is 0 or infinite
+        scores = cap - 2.0 * cap / (tl.exp2(scores * scale) + 1.0)
+        scale = 1.0
     if MASKED:
-        scores = tl.where(positions[None, :] <= own[:, None], scores, float("-inf"))
+        seen = positions[None, :] <= own[:, None]
+        if WINDOWED:
+            seen &= positions[None, :] > own[:, None] - window
+        scores = tl.where(seen, scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1) * scale)
     shrink = tl.exp2(top - new_top)
     weights = tl.exp2(scores * scale - new_top[:, None])

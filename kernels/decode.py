@@ -3,7 +3,8 @@
 One program takes one KV head and one piece of one sequence's context (kernels/plan.py). The G query heads that share
 the KV head are the rows of one small matrix, so each key and value is loaded once. Softmax runs online in base 2 with
 float32 sums. A sequence of one piece is done then; of several, each program leaves a partial result with its
-log-sum-exp, and whichever finishes last joins them, so there is no second launch.
+log-sum-exp, and whichever finishes last joins them, so there is no second launch. A sliding window is a matter of the
+plan alone: the pieces cover what the query sees.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
-from kvscope.kernels.attend import LOG2E, attend_tile
+from kvscope.kernels.attend import attend_tile, soft_cap_factors
 from kvscope.kernels.plan import FIELDS, DecodePlan, plan_decode
 
 JOIN = 8  # pieces joined at a time
@@ -54,9 +55,9 @@ def join_pieces(
 @triton.jit
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, table_ptr, pieces_ptr, arrived_ptr,
-    scale, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    scale, cap, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    FIELDS: tl.constexpr, JOIN: tl.constexpr, STRETCH: tl.constexpr, PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr, FIELDS: tl.constexpr, JOIN: tl.constexpr, STRETCH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     piece = tl.program_id(1)
@@ -87,8 +88,8 @@ def decode_kernel(
     for at in range(start, end, TILE):
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
-            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, end, own, scale,
-            block_stride, slot_stride, dims, D, PAGE, True, PRECISION,
+            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, start, end, own, 0, scale, cap,
+            block_stride, slot_stride, dims, D, PAGE, True, False, CAPPED, PRECISION,
         )  # fmt: skip
         ids = next_ids
     acc = acc / total[:, None]
@@ -116,6 +117,8 @@ def paged_decode(
     seq_lens: Tensor,
     scale: float,
     plan: DecodePlan | None = None,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """Launch the decode kernel; arguments as in `dispatch.paged_decode`, already checked."""
     batch, heads, dim = q.shape
@@ -124,7 +127,7 @@ def paged_decode(
     if batch == 0:
         return out
     if plan is None:
-        plan = plan_decode(seq_lens, kv_heads)
+        plan = plan_decode(seq_lens, kv_heads, window)
     padded = max(16, triton.next_power_of_2(dim))
     group = heads // kv_heads
     config = tuning.decode_config(padded, q.element_size(), group, batch * kv_heads, q.device)
@@ -133,10 +136,10 @@ def paged_decode(
     lse = torch.empty((capacity, heads), dtype=torch.float32, device=q.device)
     decode_kernel[(kv_heads, capacity)](
         q, k_cache, v_cache, out, partial, lse, block_table, plan.pieces, plan.arrived,
-        scale * LOG2E, block_table.stride(0), q.stride(0), q.stride(1),
+        *soft_cap_factors(scale, soft_cap), block_table.stride(0), q.stride(0), q.stride(1),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         G=group, GP=max(16, triton.next_power_of_2(group)), D=dim, DP=padded, PAGE=block_size, TILE=config.tile,
-        FIELDS=FIELDS, JOIN=JOIN, STRETCH=min(STRETCH, triton.next_power_of_2(group * dim)),
+        CAPPED=soft_cap > 0, FIELDS=FIELDS, JOIN=JOIN, STRETCH=min(STRETCH, triton.next_power_of_2(group * dim)),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip

@@ -14,8 +14,6 @@ Nothing here reads a tensor's values from a GPU, so a call can be captured in a 
 
 from __future__ import annotations
 
-import os
-from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,14 +21,23 @@ from torch import Tensor
 
 from kvscope.errors import UsageError
 from kvscope.kernels import reference
+from kvscope.kernels.checks import (
+    BLOCK_SIZES as BLOCK_SIZES,
+)
+from kvscope.kernels.checks import (
+    check_caches,
+    check_copies,
+    check_ids,
+    check_rows,
+    check_same,
+    check_window,
+    choose_backend,
+    describe,
+    triton_module,
+)
 
 if TYPE_CHECKING:
     from kvscope.kernels.plan import DecodePlan
-
-BACKENDS = ("torch", "triton", "triton-interpret")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MAX_HEAD_DIM = 256
-BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
 
 def paged_decode(
@@ -42,6 +49,8 @@ def paged_decode(
     scale: float,
     *,
     plan: DecodePlan | None = None,
+    window: int = 0,
+    soft_cap: float = 0.0,
     backend: str | None = None,
 ) -> Tensor:
     """Attention of one query token per sequence over all `seq_lens` cached tokens; [B, HQ, D] like q.
@@ -53,25 +62,31 @@ def paged_decode(
         seq_lens: [B] int32, the query's own token included; a row of length 0 (padding) gives zeros.
         scale: multiplies the scores, above 0, usually head_dim ** -0.5.
         plan: `plan_decode` of these lengths, shared by the layers of a step; without one the call makes its own.
+        window: tokens a query sees, its own included; what lies before is not read. 0: all.
+        soft_cap: above 0, scaled scores s become soft_cap * tanh(s / soft_cap). 0: none.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
-    chosen = _backend(backend, q)
-    _check_caches(q, k_cache, v_cache, chosen)
-    _check_rows(q, block_table, seq_lens, scale, chosen)
+    chosen = choose_backend(backend, q)
+    check_caches(q, k_cache, v_cache, chosen)
+    check_rows(q, block_table, seq_lens, scale, window, soft_cap, chosen)
     if q.shape[0] != block_table.shape[0]:
         raise UsageError(f"q has {q.shape[0]} rows but block_table has {block_table.shape[0]}; they must be equal")
     if chosen == "torch":
-        return reference.paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale)
-    if plan is not None and (plan.rows, plan.kv_heads) != (q.shape[0], k_cache.shape[2]):
+        return reference.paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale, window, soft_cap)
+    call = (q.shape[0], k_cache.shape[2], window)
+    if plan is not None and (plan.rows, plan.kv_heads, plan.window) != call:
         raise UsageError(
-            f"plan is for {plan.rows} rows of {plan.kv_heads} KV heads, the call has {q.shape[0]} of {k_cache.shape[2]}"
+            f"plan is for {plan.rows} rows of {plan.kv_heads} KV heads and window {plan.window}, "
+            f"the call has {call[0]} of {call[1]} and window {call[2]}"
         )
-    return _triton("decode").paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale, plan)
+    return triton_module("decode").paged_decode(
+        q, k_cache, v_cache, block_table, seq_lens, scale, plan, window, soft_cap
+    )
 
 
-def plan_decode(seq_lens: Tensor, kv_heads: int, *, backend: str | None = None) -> DecodePlan | None:
+def plan_decode(seq_lens: Tensor, kv_heads: int, *, window: int = 0, backend: str | None = None) -> DecodePlan | None:
     """How to split a decode batch of these lengths; make one per step and give it to every layer's `paged_decode`.
 
     Runs on the device and can be captured in the same CUDA graph. None for the torch backend, which needs no plan.
@@ -79,17 +94,19 @@ def plan_decode(seq_lens: Tensor, kv_heads: int, *, backend: str | None = None) 
     Args:
         seq_lens: [B] int32, as for `paged_decode`.
         kv_heads: KV heads of the cache (on this device).
+        window: as for `paged_decode`; layers with different windows need different plans.
 
     Raises:
         UsageError: a shape or dtype does not fit, or the backend is not available.
     """
-    chosen = _backend(backend, seq_lens)
-    _check_ids("seq_lens", seq_lens, (seq_lens.numel(),), torch.int32, seq_lens)
+    chosen = choose_backend(backend, seq_lens)
+    check_ids("seq_lens", seq_lens, (seq_lens.numel(),), torch.int32, seq_lens)
+    check_window(window)
     if kv_heads < 1:
         raise UsageError(f"kv_heads must be at least 1, got {kv_heads}")
     if chosen == "torch" or seq_lens.numel() == 0:
         return None
-    return cast("DecodePlan", _triton("plan").plan_decode(seq_lens, kv_heads))
+    return cast("DecodePlan", triton_module("plan").plan_decode(seq_lens, kv_heads, window))
 
 
 def paged_prefill(
@@ -101,6 +118,8 @@ def paged_prefill(
     query_start: Tensor,
     scale: float,
     *,
+    window: int = 0,
+    soft_cap: float = 0.0,
     backend: str | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's newest tokens over its whole cached context; [T, HQ, D] like q.
@@ -115,17 +134,17 @@ def paged_prefill(
         seq_lens: [R] int32, context including the new tokens.
         query_start: [R + 1] int32, from 0, never falling.
         scale: multiplies the scores, above 0.
+        window, soft_cap: as for `paged_decode`.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
-    chosen = _backend(backend, q)
-    _check_caches(q, k_cache, v_cache, chosen)
-    _check_rows(q, block_table, seq_lens, scale, chosen)
-    _check_ids("query_start", query_start, (block_table.shape[0] + 1,), torch.int32, q)
-    if chosen == "torch":
-        return reference.paged_prefill(q, k_cache, v_cache, block_table, seq_lens, query_start, scale)
-    return _triton("prefill").paged_prefill(q, k_cache, v_cache, block_table, seq_lens, query_start, scale)
+    chosen = choose_backend(backend, q)
+    check_caches(q, k_cache, v_cache, chosen)
+    check_rows(q, block_table, seq_lens, scale, window, soft_cap, chosen)
+    check_ids("query_start", query_start, (block_table.shape[0] + 1,), torch.int32, q)
+    run = reference.paged_prefill if chosen == "torch" else triton_module("prefill").paged_prefill
+    return run(q, k_cache, v_cache, block_table, seq_lens, query_start, scale, window, soft_cap)
 
 
 def write_kv(
@@ -141,18 +160,18 @@ def write_kv(
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
-    chosen = _backend(backend, k_cache)
-    _check_caches(k, k_cache, v_cache, chosen, name="k")
+    chosen = choose_backend(backend, k_cache)
+    check_caches(k, k_cache, v_cache, chosen, name="k")
     if k.shape != v.shape or k.shape[1:] != k_cache.shape[2:]:
         raise UsageError(
             f"k {list(k.shape)} and v {list(v.shape)} must both be [tokens, {k_cache.shape[2]}, {k_cache.shape[3]}]"
         )
-    _check_same("v", v, "k_cache", k_cache)
-    _check_ids("slot_mapping", slot_mapping, (k.shape[0],), torch.int64, k_cache)
+    check_same("v", v, "k_cache", k_cache)
+    check_ids("slot_mapping", slot_mapping, (k.shape[0],), torch.int64, k_cache)
     if chosen == "torch":
         reference.write_kv(k, v, k_cache, v_cache, slot_mapping)
     else:
-        _triton("kv_write").write_kv(k, v, k_cache, v_cache, slot_mapping)
+        triton_module("kv_write").write_kv(k, v, k_cache, v_cache, slot_mapping)
 
 
 def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | None = None) -> None:
@@ -168,124 +187,22 @@ def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | No
     Raises:
         UsageError: a shape, dtype or device does not fit, copies overlap, or the backend is not available.
     """
-    chosen = _backend(backend, kv)
+    chosen = choose_backend(backend, kv)
     if kv.dim() != 6 or kv.shape[1] != 2 or not kv.is_contiguous():
         raise UsageError(
             f"kv must be contiguous [layers, 2, num_blocks, block_size, kv_heads, head_dim], got {list(kv.shape)}"
         )
     for name, ids in (("source", source), ("target", target)):
         if ids.dtype != torch.int64 or ids.dim() != 1 or ids.shape != source.shape:
-            raise UsageError(f"{name} must be int64 of shape {list(source.shape[:1])}, got {_describe(ids)}")
+            raise UsageError(f"{name} must be int64 of shape {list(source.shape[:1])}, got {describe(ids)}")
         if ids.device.type != "cpu" and ids.device != kv.device:
             raise UsageError(f"{name} is on {ids.device} but kv is on {kv.device}; use the cache's device or the CPU")
     if source.numel() == 0:
         return
     if source.device.type == "cpu" and target.device.type == "cpu":
-        _check_copies(source.tolist(), target.tolist(), kv.shape[2])
+        check_copies(source.tolist(), target.tolist(), kv.shape[2])
     source, target = source.to(kv.device, non_blocking=True), target.to(kv.device, non_blocking=True)
     if chosen == "torch":
         reference.copy_blocks(kv, source, target)
     else:
-        _triton("block_copy").copy_blocks(kv, source, target)
-
-
-def _backend(asked: str | None, tensor: Tensor) -> str:
-    """The backend to run on, after checking that it can."""
-    on_gpu = tensor.device.type == "cuda"
-    chosen = asked if asked is not None else ("triton" if on_gpu else "torch")
-    if chosen not in BACKENDS:
-        raise UsageError(f"backend {chosen!r} is not known; choose one of {', '.join(BACKENDS)}")
-    if chosen == "triton" and not on_gpu:
-        raise UsageError(f"backend 'triton' needs tensors on CUDA, these are on {tensor.device}; use 'torch' here")
-    if chosen == "triton-interpret" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UsageError("backend 'triton-interpret' needs TRITON_INTERPRET=1 set before triton is imported")
-    return chosen
-
-
-def _triton(name: str) -> ModuleType:
-    """The module of a Triton kernel, imported at its first use."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"kvscope.kernels.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise UsageError("triton is not installed; install kvscope[engine] or use backend='torch'") from error
-
-
-def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor, backend: str, name: str = "q") -> None:
-    if q.dim() != 3 or k_cache.dim() != 4 or k_cache.shape != v_cache.shape:
-        raise UsageError(
-            f"{name} must be [tokens, heads, head_dim] and both caches [blocks, block_size, kv_heads, head_dim], got "
-            f"{list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
-        )
-    dim, kv_heads = k_cache.shape[3], k_cache.shape[2]
-    if q.shape[2] != dim or kv_heads == 0 or q.shape[1] % kv_heads != 0:
-        raise UsageError(
-            f"{name} has {q.shape[1]} heads of {q.shape[2]}, the cache {kv_heads} of {dim}: "
-            "head_dim must be equal and query heads a multiple of KV heads"
-        )
-    _check_same("k_cache", k_cache, name, q)
-    _check_same("v_cache", v_cache, name, q)
-    if q.dtype not in DTYPES:
-        raise UsageError(f"dtype {q.dtype} is not supported; use float32, float16 or bfloat16")
-    if backend != "torch":
-        _check_kernel_limits(q, k_cache, v_cache, name)
-
-
-def _check_kernel_limits(q: Tensor, k_cache: Tensor, v_cache: Tensor, name: str) -> None:
-    """What only the Triton kernels require."""
-    if k_cache.shape[3] > MAX_HEAD_DIM or k_cache.shape[3] % 8 != 0:
-        raise UsageError(f"head_dim {k_cache.shape[3]} is not a multiple of 8 up to {MAX_HEAD_DIM}")
-    if k_cache.shape[1] not in BLOCK_SIZES:
-        raise UsageError(f"block_size {k_cache.shape[1]} is not one of {', '.join(map(str, BLOCK_SIZES))}")
-    for label, tensor in ((name, q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if tensor.stride(-1) != 1:
-            raise UsageError(f"the last dimension of {label} must be contiguous, its stride is {tensor.stride(-1)}")
-    if k_cache.stride() != v_cache.stride():
-        raise UsageError(f"k_cache and v_cache differ in strides: {k_cache.stride()} and {v_cache.stride()}")
-
-
-def _check_rows(q: Tensor, block_table: Tensor, seq_lens: Tensor, scale: float, backend: str) -> None:
-    """What the two attention calls have in common."""
-    if not scale > 0:
-        raise UsageError(f"scale must be above 0, got {scale}; it is usually head_dim ** -0.5")
-    if backend == "triton-interpret" and q.dtype == torch.bfloat16:
-        raise UsageError("backend 'triton-interpret' computes bfloat16 wrongly; use float16 or float32")
-    if block_table.dim() != 2:
-        raise UsageError(f"block_table must be [rows, max_blocks] int32, got {_describe(block_table)}")
-    _check_ids("block_table", block_table, tuple(block_table.shape), torch.int32, q)
-    _check_ids("seq_lens", seq_lens, (block_table.shape[0],), torch.int32, q)
-
-
-def _check_ids(name: str, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> None:
-    if tuple(ids.shape) != shape or ids.dtype != dtype or ids.device != like.device:
-        wanted = f"{str(dtype).removeprefix('torch.')} {list(shape)} on {like.device}"
-        raise UsageError(f"{name} must be {wanted}, got {_describe(ids)}")
-    if ids.numel() > 0 and ids.stride(-1) != 1:
-        raise UsageError(f"the last dimension of {name} must be contiguous, its stride is {ids.stride(-1)}")
-
-
-def _check_same(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    if tensor.dtype != other.dtype or tensor.device != other.device:
-        raise UsageError(
-            f"{name} is {tensor.dtype} on {tensor.device} but {other_name} is {other.dtype} on {other.device}; "
-            "dtype and device must be equal"
-        )
-
-
-def _check_copies(source: list[int], target: list[int], num_blocks: int) -> None:
-    for block in (*source, *target):
-        if not 0 <= block < num_blocks:
-            raise UsageError(f"block {block} is outside the cache of {num_blocks} blocks")
-    targets = set(target)
-    if len(targets) < len(target):
-        raise UsageError("a block is the target of two copies; each target must occur once")
-    both = targets.intersection(source)
-    if both:
-        raise UsageError(f"block {min(both)} is both source and target; copies of one call must not overlap")
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}"
+        triton_module("block_copy").copy_blocks(kv, source, target)

@@ -15,8 +15,10 @@ from torch import Tensor
 from kvscope.errors import UsageError
 from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
-from kvscope.kernels.attend import LOG2E, attend_tile
+from kvscope.kernels.attend import attend_tile, soft_cap_factors
 
+# Where running maxima start: finite, for a row may see nothing of the first tile its neighbours see.
+LOWEST = tl.constexpr(-1e30)
 MAX_BLOCKS = 65_535  # CUDA's limit of the grid's second axis
 
 
@@ -36,9 +38,9 @@ def find_row(start_ptr, rows, block, BQ: tl.constexpr):
 @triton.jit
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr,
-    scale, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    scale, cap, window, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    BQ: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     heads_total = tl.num_programs(0) * G
@@ -70,23 +72,40 @@ def prefill_kernel(
     table = table_ptr + row.to(tl.int64) * table_stride
     k_ptr += kv_head.to(tl.int64) * head_stride
     v_ptr += kv_head.to(tl.int64) * head_stride
-    top = tl.full([BQ * GP], float("-inf"), tl.float32)
+    top = tl.full([BQ * GP], LOWEST, tl.float32)
     total = tl.zeros([BQ * GP], tl.float32)
     acc = tl.zeros([BQ * GP, DP], tl.float32)
     tile = tl.arange(0, TILE)
-    ids = load_ids(table, tile, end, PAGE)
-    for at in range(0, full_end, TILE):
+    # Tiles before the first row's window are left out; those that cross a row's lower edge come first, masked.
+    begin, edge_end = 0, 0
+    if WINDOWED:
+        begin = tl.maximum(length - count + first - window + 1, 0)
+        edge_end = (tl.maximum(end - window, 0) + TILE - 1) // TILE * TILE
+        edge_end = tl.minimum(edge_end, (end + TILE - 1) // TILE * TILE)
+        full_end = tl.maximum(full_end, edge_end)
+    start = begin // TILE * TILE
+    ids = load_ids(table, start + tile, end, PAGE)
+    if WINDOWED:
+        for at in range(start, edge_end, TILE):
+            next_ids = load_ids(table, at + TILE + tile, end, PAGE)
+            acc, top, total = attend_tile(
+                q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
+                block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION,
+            )  # fmt: skip
+            ids = next_ids
+        start = tl.maximum(start, edge_end)
+    for at in range(start, full_end, TILE):
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
-            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, end, own, scale,
-            block_stride, slot_stride, dims, D, PAGE, False, PRECISION,
+            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
+            block_stride, slot_stride, dims, D, PAGE, False, WINDOWED, CAPPED, PRECISION,
         )  # fmt: skip
         ids = next_ids
     for at in range(full_end, end, TILE):
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
-            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, end, own, scale,
-            block_stride, slot_stride, dims, D, PAGE, True, PRECISION,
+            q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
+            block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION,
         )  # fmt: skip
         ids = next_ids
     tl.store(out_at, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=live)
@@ -100,6 +119,8 @@ def paged_prefill(
     seq_lens: Tensor,
     query_start: Tensor,
     scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """Launch the prefill kernel; arguments as in `dispatch.paged_prefill`, already checked."""
     tokens, heads, dim = q.shape
@@ -117,10 +138,10 @@ def paged_prefill(
         raise UsageError(f"{tokens} tokens in one prefill are too many; give at most {MAX_BLOCKS * queries} a call")
     prefill_kernel[(kv_heads, blocks)](
         q, k_cache, v_cache, out, block_table, seq_lens, query_start,
-        scale * LOG2E, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
+        *soft_cap_factors(scale, soft_cap), window, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        WINDOWED=window > 0, CAPPED=soft_cap > 0, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return out

@@ -19,20 +19,42 @@ PREFILL_ROWS = 1024
 
 
 def paged_decode(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, scale: float
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """Attention of one query token per sequence over its cached context; see `dispatch.paged_decode`."""
     lengths = seq_lens.tolist()
     _check_context(lengths, block_table, k_cache)
-    groups = _groups_of_similar_length(lengths)
+    groups = _groups_of_similar_length([_visible(length, window) for length in lengths])
     if len(groups) == 1 and len(groups[0]) == len(lengths):
-        return _decode_group(q, k_cache, v_cache, block_table, lengths, scale)
+        return _decode_group(q, k_cache, v_cache, block_table, lengths, scale, window, soft_cap)
     out = torch.zeros_like(q)
     for rows in groups:
         index = torch.tensor(rows, device=q.device)
         part = [lengths[row] for row in rows]
-        out[index] = _decode_group(q[index], k_cache, v_cache, block_table[index], part, scale)
+        out[index] = _decode_group(q[index], k_cache, v_cache, block_table[index], part, scale, window, soft_cap)
     return out
+
+
+def _visible(length: int, window: int) -> int:
+    """Tokens the query at the end of `length` sees."""
+    return min(length, window) if window else length
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, soft_cap: float) -> Tensor:
+    """softmax(q k^T) v; mask is True where a query sees a key."""
+    if not soft_cap:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / soft_cap)) * soft_cap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return torch.softmax(scores, -1) @ v
 
 
 def _groups_of_similar_length(lengths: list[int]) -> list[list[int]]:
@@ -48,26 +70,29 @@ def _groups_of_similar_length(lengths: list[int]) -> list[list[int]]:
 
 
 def _decode_group(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, lengths: list[int], scale: float
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    lengths: list[int],
+    scale: float,
+    window: int,
+    soft_cap: float,
 ) -> Tensor:
     """q[B, HQ, D] over contexts padded to the longest; the G query heads of a KV head are the rows of one matrix."""
     batch, heads, dim = q.shape
     kv_heads = k_cache.shape[2]
-    longest = max(lengths)
-    positions = torch.arange(longest, device=q.device)
-    mask = None
-    if min(lengths) < longest:
-        length = torch.tensor(lengths, device=q.device)[:, None]
-        mask = (positions < length)[:, None, None, :]
-        # Padding repeats the last live position: masked in the scores, and never a slot that was not written.
-        slots = _slots(block_table, torch.minimum(positions, length - 1), k_cache.shape[1])
-    else:
-        slots = _slots(block_table, positions.expand(batch, longest), k_cache.shape[1])
+    counts = [_visible(length, window) for length in lengths]
+    longest = max(counts)
+    count = torch.tensor(counts, device=q.device)[:, None]
+    first = torch.tensor(lengths, device=q.device)[:, None] - count
+    index = torch.arange(longest, device=q.device)
+    mask = (index < count)[:, None, None, :] if min(counts) < longest else None
+    # Padding repeats the last live position: masked in the scores, and never a slot that was not written.
+    slots = _slots(block_table, first + torch.minimum(index, count - 1), k_cache.shape[1])
     keys, values = _gather(k_cache, slots), _gather(v_cache, slots)
     rows = q.reshape(batch, kv_heads, heads // kv_heads, dim)
-    out = F.scaled_dot_product_attention(
-        _working(rows), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
-    )
+    out = _attend(_working(rows), keys.transpose(1, 2), values.transpose(1, 2), mask, scale, soft_cap)
     return out.reshape(batch, heads, dim).to(q.dtype)
 
 
@@ -79,6 +104,8 @@ def paged_prefill(
     seq_lens: Tensor,
     query_start: Tensor,
     scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """Causal attention of the last tokens of each sequence over its cached context; see `dispatch.paged_prefill`."""
     lengths, starts = seq_lens.tolist(), query_start.tolist()
@@ -89,39 +116,56 @@ def paged_prefill(
     if len(single) > 1:  # decoding sequences of a mixed batch go together
         tokens = torch.tensor([starts[r] for r in single], device=q.device)
         rows = torch.tensor(single, device=q.device)
-        out[tokens] = paged_decode(q[tokens], k_cache, v_cache, block_table[rows], seq_lens[rows], scale)
+        out[tokens] = paged_decode(
+            q[tokens], k_cache, v_cache, block_table[rows], seq_lens[rows], scale, window, soft_cap
+        )
     done = set(single) if len(single) > 1 else set()
     for row, length in enumerate(lengths):
         first, last = starts[row], starts[row + 1]
         if row in done or last == first or length == 0:
             continue
-        out[first:last] = _prefill_one(q[first:last], k_cache, v_cache, block_table[row : row + 1], length, scale)
+        out[first:last] = _prefill_one(
+            q[first:last], k_cache, v_cache, block_table[row : row + 1], length, scale, window, soft_cap
+        )
     return out
 
 
-def _prefill_one(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, length: int, scale: float) -> Tensor:
-    """q[n, HQ, D] are positions length-n .. length-1; query i sees positions up to its own."""
+def _prefill_one(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    table: Tensor,
+    length: int,
+    scale: float,
+    window: int,
+    soft_cap: float,
+) -> Tensor:
+    """q[n, HQ, D] are positions length-n .. length-1; query i sees positions up to its own, at most `window`."""
     count, heads, dim = q.shape
     kv_heads = k_cache.shape[2]
-    positions = torch.arange(length, device=q.device)
+    base = max(0, length - count - window + 1) if window else 0  # the first position any query sees
+    positions = torch.arange(base, length, device=q.device)
     slots = _slots(table, positions[None], k_cache.shape[1])[0]
     group = heads // kv_heads
-    keys = _gather(k_cache, slots).transpose(0, 1)[:, None].expand(kv_heads, group, length, dim)
-    values = _gather(v_cache, slots).transpose(0, 1)[:, None].expand(kv_heads, group, length, dim)
+    shape = (kv_heads, group, length - base, dim)
+    keys = _gather(k_cache, slots).transpose(0, 1)[:, None].expand(shape)
+    values = _gather(v_cache, slots).transpose(0, 1)[:, None].expand(shape)
     queries = _working(q).transpose(0, 1).reshape(kv_heads, group, count, dim)
     parts = []
     for first in range(0, count, PREFILL_ROWS):
         rows = queries[:, :, first : first + PREFILL_ROWS]
-        seen = length - count + first + rows.shape[2]  # positions any of these rows may see
-        if rows.shape[2] == seen:
-            out = F.scaled_dot_product_attention(
-                rows, keys[:, :, :seen], values[:, :, :seen], is_causal=True, scale=scale
-            )
+        own = positions[length - count + first - base :][: rows.shape[2], None]
+        seen = slice(0, length - count + first + rows.shape[2] - base)  # what any of these rows may see
+        if window:
+            seen = slice(max(0, length - count + first - window + 1 - base), seen.stop)
+        near = keys[:, :, seen], values[:, :, seen]
+        if rows.shape[2] == seen.stop - seen.start and not soft_cap and (not window or window >= rows.shape[2]):
+            out = F.scaled_dot_product_attention(rows, *near, is_causal=True, scale=scale)
         else:
-            own = positions[seen - rows.shape[2] : seen, None]
-            out = F.scaled_dot_product_attention(
-                rows, keys[:, :, :seen], values[:, :, :seen], attn_mask=positions[:seen] <= own, scale=scale
-            )
+            mask = positions[seen] <= own
+            if window:
+                mask &= positions[seen] > own - window
+            out = _attend(rows, *near, mask, scale, soft_cap)
         parts.append(out)
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out.reshape(heads, count, dim).transpose(0, 1).to(q.dtype)

@@ -79,6 +79,9 @@ def test_a_plan_for_another_batch_is_refused(lab):
     plan = kernels.plan_decode(pool.seq_lens[:1], 2, backend=lab.backend)
     with pytest.raises(UsageError, match="plan is for 1 rows"):
         pool.decode(pool.random(2, 2), plan=plan)
+    plan = kernels.plan_decode(pool.seq_lens, 2, window=3, backend=lab.backend)
+    with pytest.raises(UsageError, match="window 3"):
+        pool.decode(pool.random(2, 2), plan=plan, window=4)
 
 
 @triton.jit

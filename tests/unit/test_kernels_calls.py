@@ -51,6 +51,8 @@ def bad_calls():
     yield "seq_lens", lambda: decode(*good[:4], lens[:1], 0.25)
     yield "wider block_table", lambda: decode(*good[:4], lens + 100, 0.25)
     yield "scale", lambda: decode(*good[:5], 0.0)
+    yield "window", lambda: decode(*good, window=-1)
+    yield "soft_cap", lambda: decode(*good, soft_cap=-2.0)
     yield "not known", lambda: decode(*good, backend="cuda")
     yield "needs tensors on CUDA", lambda: decode(*good, backend="triton")
     yield "TRITON_INTERPRET=1", lambda: decode(*good, backend="triton-interpret")
