@@ -25,6 +25,7 @@ COMMANDS = {
     "dashboard": "dashboard:dashboard",
     "models": "models:app",
     "faults": "faults:app",
+    "bench": "bench:bench",
 }
 
 

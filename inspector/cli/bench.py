@@ -1,0 +1,38 @@
+"""`kvscope bench`: the benchmarks, each beside its baseline in the same run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+# name -> what it measures; each is a program of its own in kvscope.benchmarks
+BENCHMARKS = {
+    "pool": "what the block pool costs per block, beside a plain list allocator",
+    "trace": "what recording costs per event, beside appending tuples to a list",
+    "generate": "tokens per second on the CPU, beside transformers, with and without recording",
+    "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
+}
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help='{"rows": [...]} on standard output.')] = False,
+) -> None:
+    """Run one benchmark; without a name, list them.
+
+    Example: kvscope bench pool --json
+    """
+    from kvscope.errors import UsageError
+
+    if name is None:
+        for known, what in BENCHMARKS.items():
+            sys.stdout.write(f"{known:10} {what}\n")
+        return
+    if name not in BENCHMARKS:
+        raise UsageError(f"benchmark {name!r} is unknown: choose one of {', '.join(BENCHMARKS)}")
+    # A process of its own: what this one has imported must not weigh on the figures.
+    command = [sys.executable, "-m", f"kvscope.benchmarks.{name}", *(["--json"] if as_json else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
