@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvscope.kernels.dispatch import copy_blocks, paged_decode, paged_prefill, plan_decode, write_kv
+    from kvscope.kernels.dispatch import copy_blocks, paged_decode, paged_prefill, plan_decode, rope_write_kv, write_kv
 
-__all__ = ["copy_blocks", "paged_decode", "paged_prefill", "plan_decode", "write_kv"]
+__all__ = ["copy_blocks", "paged_decode", "paged_prefill", "plan_decode", "rope_write_kv", "write_kv"]
 
 
 def __getattr__(name: str) -> Any:

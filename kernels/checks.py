@@ -103,6 +103,33 @@ def check_ids(name: str, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
         raise UsageError(f"the last dimension of {name} must be contiguous, its stride is {ids.stride(-1)}")
 
 
+def check_writes(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, backend: str) -> None:
+    """What the calls that store keys and values have in common."""
+    check_caches(k, k_cache, v_cache, backend, name="k")
+    if k.shape != v.shape or k.shape[1:] != k_cache.shape[2:]:
+        raise UsageError(
+            f"k {list(k.shape)} and v {list(v.shape)} must both be [tokens, {k_cache.shape[2]}, {k_cache.shape[3]}]"
+        )
+    check_same("v", v, "k_cache", k_cache)
+    if backend != "torch" and v.stride(-1) != 1:
+        raise UsageError(f"the last dimension of v must be contiguous, its stride is {v.stride(-1)}")
+    check_ids("slot_mapping", slot_mapping, (k.shape[0],), torch.int64, k_cache)
+
+
+def check_rotary(cos: Tensor, sin: Tensor, positions: Tensor | None, q: Tensor) -> None:
+    """Tables [P, D/2] of angles, and positions into them (without: a row per token of q)."""
+    for name, table in (("cos", cos), ("sin", sin)):
+        fits = table.dim() == 2 and table.shape[1] == q.shape[2] // 2 and q.shape[2] % 2 == 0
+        if not fits or not table.is_floating_point() or table.device != q.device:
+            raise UsageError(f"{name} must be [rows, {q.shape[2] // 2}] on {q.device}, got {describe(table)}")
+        if table.stride(-1) != 1:
+            raise UsageError(f"the last dimension of {name} must be contiguous, its stride is {table.stride(-1)}")
+    if positions is not None:
+        check_ids("positions", positions, (q.shape[0],), torch.int64, q)
+    if cos.shape != sin.shape or (positions is None and cos.shape[0] < q.shape[0]):
+        raise UsageError(f"cos {list(cos.shape)} and sin {list(sin.shape)} must be equal, with a row for every token")
+
+
 def check_same(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     if tensor.dtype != other.dtype or tensor.device != other.device:
         raise UsageError(

@@ -28,9 +28,10 @@ from kvscope.kernels.checks import (
     check_caches,
     check_copies,
     check_ids,
+    check_rotary,
     check_rows,
-    check_same,
     check_window,
+    check_writes,
     choose_backend,
     describe,
     triton_module,
@@ -161,17 +162,50 @@ def write_kv(
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = choose_backend(backend, k_cache)
-    check_caches(k, k_cache, v_cache, chosen, name="k")
-    if k.shape != v.shape or k.shape[1:] != k_cache.shape[2:]:
-        raise UsageError(
-            f"k {list(k.shape)} and v {list(v.shape)} must both be [tokens, {k_cache.shape[2]}, {k_cache.shape[3]}]"
-        )
-    check_same("v", v, "k_cache", k_cache)
-    check_ids("slot_mapping", slot_mapping, (k.shape[0],), torch.int64, k_cache)
+    check_writes(k, v, k_cache, v_cache, slot_mapping, chosen)
     if chosen == "torch":
         reference.write_kv(k, v, k_cache, v_cache, slot_mapping)
     else:
         triton_module("kv_write").write_kv(k, v, k_cache, v_cache, slot_mapping)
+
+
+def rope_write_kv(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    positions: Tensor | None = None,
+    backend: str | None = None,
+) -> None:
+    """Rotate queries in place, rotate keys, and store keys and values in their slots, as one operation.
+
+    Dims i and i + D/2 of a head turn together, by angle i of the token's row in the tables. Angles and products are
+    float32, rounded once. A token whose slot is negative (padding) is skipped whole: its query stays as it is.
+
+    Args:
+        q: [T, HQ, D], changed in place; may be a strided slice of a fused projection, as k and v.
+        k, v: [T, HK, D], left as they are.
+        cos, sin: [P, D/2], floating; row `positions[t]` belongs to token t, or row t without positions.
+        k_cache, v_cache: [N, block_size, HK, D].
+        slot_mapping: [T] int64, as for `write_kv`.
+        positions: [T] int64 below P.
+
+    Raises:
+        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+    """
+    chosen = choose_backend(backend, k_cache)
+    check_caches(q, k_cache, v_cache, chosen)
+    check_writes(k, v, k_cache, v_cache, slot_mapping, chosen)
+    if q.shape[0] != k.shape[0]:
+        raise UsageError(f"q has {q.shape[0]} tokens but k has {k.shape[0]}; they must be equal")
+    check_rotary(cos, sin, positions, q)
+    run = reference.rope_write_kv if chosen == "torch" else triton_module("rope").rope_write_kv
+    run(q, k, v, cos, sin, k_cache, v_cache, slot_mapping, positions)
 
 
 def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | None = None) -> None:

@@ -193,6 +193,33 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
             cache[slot_mapping // block_size, slot_mapping % block_size] = new
 
 
+def rope_write_kv(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    positions: Tensor | None = None,
+) -> None:
+    """Rotate q in place, write rotated k and v into their slots; see `dispatch.rope_write_kv`."""
+    kept = slot_mapping >= 0
+    rows = kept.nonzero()[:, 0] if positions is None else positions[kept]
+    if rows.numel() and int(rows.max()) >= cos.shape[0]:
+        raise UsageError(f"position {int(rows.max())} is outside the rotary tables of {cos.shape[0]} rows")
+    angles = cos[rows].float()[:, None], sin[rows].float()[:, None]
+    q[kept] = _rotate(q[kept], *angles)
+    write_kv(_rotate(k[kept], *angles), v[kept], k_cache, v_cache, slot_mapping[kept])
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Dims (i, i + D/2) of x[T, H, D] turned by the angles of cos, sin [T, 1, D/2]; rounded once."""
+    low, high = x.float().chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
+
+
 def copy_blocks(kv: Tensor, source: Tensor, target: Tensor) -> None:
     """Copy whole blocks in every layer, keys and values; all are read before any is written."""
     kv[:, :, target] = kv[:, :, source]

@@ -62,6 +62,12 @@ def bad_calls():
     k = torch.randn(1, 2, 16)
     yield "slot", lambda: kernels.write_kv(k, k, *good[1:3], torch.tensor([16 * 4]))
     yield "slot_mapping", lambda: kernels.write_kv(k, k, *good[1:3], torch.tensor([1, 2]))
+    tables = torch.randn(1, 8), torch.randn(1, 8)
+    rope = kernels.rope_write_kv
+    slot = torch.tensor([3])
+    yield "cos must be", lambda: rope(k, k, k, torch.randn(1, 16), tables[1], *good[1:3], slot)
+    yield "a row for every token", lambda: rope(k, k, k, tables[0], torch.randn(2, 8), *good[1:3], slot)
+    yield "rotary tables of 1", lambda: rope(k, k, k, *tables, *good[1:3], slot, positions=torch.tensor([1]))
     yield "target of two", lambda: kernels.copy_blocks(kv, torch.tensor([0, 1]), torch.tensor([2, 2]))
     yield "both source and target", lambda: kernels.copy_blocks(kv, torch.tensor([0, 1]), torch.tensor([1, 2]))
     yield "outside", lambda: kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([99]))

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("an interpreted kernel cannot be compiled", allow_module_level=True)
 
-from kvscope.kernels import block_copy, decode, kv_write, offline, plan, prefill, tuning
+from kvscope.kernels import block_copy, decode, kv_write, offline, plan, prefill, rope, tuning
 from kvscope.kernels.plan import FIELDS, DecodePlan
 
 DIMS = [64, 128, 256]
@@ -108,6 +108,9 @@ def test_memory_moves(compiled, dtype):
     new = torch.empty(4096, 8, 128, dtype=dtype)
     slots = torch.zeros(4096, dtype=torch.int64)
     compiled(kv_write, ["write_kernel"], lambda: kv_write.write_kv(new, new, *caches(dtype, 128), slots))
+    angles, q = torch.empty(4096, 64), torch.empty(4096, 32, 128, dtype=dtype)
+    args = (q, new, new, angles, angles, *caches(dtype, 128), slots, slots)
+    compiled(rope, ["rope_kernel"], lambda: rope.rope_write_kv(*args))
     kv = torch.empty(2, 2, 4, 16, 8, 128, dtype=dtype)
     pairs = torch.zeros(5, dtype=torch.int64)
     compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
