@@ -86,6 +86,8 @@ def simulate(
     except KeyboardInterrupt:
         if rows and not as_json:
             show(Console(highlight=False), requests, shape, settings, rows)
+        if trace is not None:
+            errors.print(f"the trace in {trace} is whole up to here", highlight=False)
         raise
     if as_json:
         sys.stdout.write(json.dumps(to_json(requests, shape, settings, rows), ensure_ascii=False) + "\n")

@@ -261,14 +261,13 @@ class DrivenRun:
         self.tally.add(time, 1, len(scheduler.running), held, time * filled, entries, holes, waits, by_holes)
 
     def _complete(self, sampled: list[Sequence]) -> None:
-        """Give every sequence whose tokens are all computed its next one; fork, and finish what is done."""
-        for sequence in sampled:
-            for member in [sequence, *self._fork(sequence)]:
-                if not member.output:
-                    self.tally.waits.append(self.clock - member.arrival)
-                member.output.append(output_token(member.work, member.number, member.sample, len(member.output)))
-                if len(member.output) == member.request.params.max_tokens:
-                    self._finish(member)
+        """Fork what has its prompt; give every sequence whose tokens are all computed the next, end what is done."""
+        for member in [m for sequence in sampled for m in (sequence, *self._fork(sequence))]:
+            if not member.output:
+                self.tally.waits.append(self.clock - member.arrival)
+            member.output.append(output_token(member.work, member.number, member.sample, len(member.output)))
+            if len(member.output) == member.request.params.max_tokens:
+                self._finish(member)
 
     def _fork(self, sequence: Any) -> list[Any]:
         request, children = sequence.request, []

@@ -61,15 +61,16 @@ class SharedRun(CountedRun):
 
     def _admit(self, budget: int, live: int) -> tuple[int, int]:
         space, holders = self.space, self._holders
-        for sequence in list(self._waiting):
-            if budget <= 0:
-                break
+        passed = []  # they wait for a prefix that is being computed; those behind them need not
+        while self._waiting and budget > 0:
+            sequence = self._waiting[0]
             if len(self._running) >= self.settings.max_seqs:
                 self._stuck, self._for_memory = True, False
                 break
             hits, pending = self._match(sequence)
             if pending:
-                continue  # it may share next step; those behind it need not wait
+                passed.append(self._waiting.popleft())
+                continue
             keys = self._keys(sequence)
             idle = [key for key in keys[:hits] if not holders[key]]
             needed = space.size_for(sequence.length) - hits
@@ -85,7 +86,7 @@ class SharedRun(CountedRun):
             self._evict()
             for key in keys[hits : sequence.length // self._size]:
                 self._computing.setdefault(key, sequence)
-            self._waiting.remove(sequence)
+            self._waiting.popleft()
             sequence.computed, sequence.published, sequence.doubles = hits * self._size, hits, set()
             self._started += sequence.computed
             if sequence.order < 0:
@@ -94,6 +95,7 @@ class SharedRun(CountedRun):
             self._saved += hits - len(idle)
             budget = self._chunk(sequence, budget)
             live += sequence.computed
+        self._waiting.extendleft(reversed(passed))
         return budget, live
 
     def _plan_growth(self, sequence: Waiting) -> None:
