@@ -1,4 +1,4 @@
-"""Attention and memory operations over a paged KV cache, one dispatch point for CPU and GPU.
+"""Attention, memory and integrity operations over a paged KV cache, one door for CPU and GPU.
 
     kv[layers, 2, num_blocks, block_size, kv_heads, head_dim]     one preallocated tensor
     k_cache = kv[layer, 0], v_cache = kv[layer, 1]                 what attention reads
@@ -9,17 +9,37 @@ Importing this package does not import torch; the first use of a function does.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvscope.kernels.dispatch import copy_blocks, paged_decode, paged_prefill, plan_decode, rope_write_kv, write_kv
+    from kvscope.kernels.dispatch import (
+        copy_blocks,
+        paged_decode,
+        paged_prefill,
+        plan_decode,
+        rope_write_kv,
+        write_kv,
+    )
+    from kvscope.kernels.integrity import check_provenance, digest_blocks, digest_slots
 
-__all__ = ["copy_blocks", "paged_decode", "paged_prefill", "plan_decode", "rope_write_kv", "write_kv"]
+__all__ = [
+    "check_provenance",
+    "copy_blocks",
+    "digest_blocks",
+    "digest_slots",
+    "paged_decode",
+    "paged_prefill",
+    "plan_decode",
+    "rope_write_kv",
+    "write_kv",
+]
+
+_INTEGRITY = ("check_provenance", "digest_blocks", "digest_slots")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kvscope.kernels import dispatch
-
-    return getattr(dispatch, name)
+    module = "integrity" if name in _INTEGRITY else "dispatch"
+    return getattr(importlib.import_module(f"kvscope.kernels.{module}"), name)

@@ -95,6 +95,14 @@ def check_window(window: int) -> None:
         raise UsageError(f"window is {window} tokens; it must be at least 1, or 0 for no window")
 
 
+def check_cache_tensor(kv: Tensor) -> None:
+    """The whole cache of all layers."""
+    if kv.dim() != 6 or kv.shape[1] != 2 or not kv.is_contiguous():
+        raise UsageError(
+            f"kv must be contiguous [layers, 2, num_blocks, block_size, kv_heads, head_dim], got {list(kv.shape)}"
+        )
+
+
 def check_ids(name: str, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> None:
     if tuple(ids.shape) != shape or ids.dtype != dtype or ids.device != like.device:
         wanted = f"{str(dtype).removeprefix('torch.')} {list(shape)} on {like.device}"

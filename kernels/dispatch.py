@@ -25,6 +25,7 @@ from kvscope.kernels.checks import (
     BLOCK_SIZES as BLOCK_SIZES,
 )
 from kvscope.kernels.checks import (
+    check_cache_tensor,
     check_caches,
     check_copies,
     check_ids,
@@ -222,10 +223,7 @@ def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | No
         UsageError: a shape, dtype or device does not fit, copies overlap, or the backend is not available.
     """
     chosen = choose_backend(backend, kv)
-    if kv.dim() != 6 or kv.shape[1] != 2 or not kv.is_contiguous():
-        raise UsageError(
-            f"kv must be contiguous [layers, 2, num_blocks, block_size, kv_heads, head_dim], got {list(kv.shape)}"
-        )
+    check_cache_tensor(kv)
     for name, ids in (("source", source), ("target", target)):
         if ids.dtype != torch.int64 or ids.dim() != 1 or ids.shape != source.shape:
             raise UsageError(f"{name} must be int64 of shape {list(source.shape[:1])}, got {describe(ids)}")

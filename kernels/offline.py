@@ -21,7 +21,15 @@ from triton.compiler import ASTSource
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED_LIMIT = 232_448  # bytes one program may use on sm_90: 227 KiB
-POINTERS = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint32: "*u32",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ def compile_launch(kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     divisible = {}
     for index, (name, value) in enumerate(zip(kernel.arg_names, args, strict=False)):
         if isinstance(value, torch.Tensor):
-            signature[name] = POINTERS.get(value.dtype, "*i32" if value.dtype == torch.int32 else "*i64")
+            signature[name] = POINTERS[value.dtype]
             divisible[(index,)] = [["tt.divisibility", 16]]
         elif isinstance(value, float):
             signature[name] = "fp32"

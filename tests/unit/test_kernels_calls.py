@@ -71,6 +71,11 @@ def bad_calls():
     yield "target of two", lambda: kernels.copy_blocks(kv, torch.tensor([0, 1]), torch.tensor([2, 2]))
     yield "both source and target", lambda: kernels.copy_blocks(kv, torch.tensor([0, 1]), torch.tensor([1, 2]))
     yield "outside", lambda: kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([99]))
+    yield "blocks must be", lambda: kernels.digest_blocks(kv, torch.tensor([0], dtype=torch.int32))
+    yield "32-bit words", lambda: kernels.digest_blocks(torch.zeros(1, 2, 4, 16, 1, 3, dtype=torch.int8))
+    shadow, words = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(2, 20, dtype=torch.int64)
+    yield "shadow must be", lambda: kernels.check_provenance(shadow.int(), table, lens, words)
+    yield "expected must be", lambda: kernels.check_provenance(shadow, table, lens, words[:1])
     yield "contiguous", lambda: kernels.copy_blocks(kv[:, :, ::2], torch.tensor([0]), torch.tensor([1]))
 
 

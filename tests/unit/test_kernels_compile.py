@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("an interpreted kernel cannot be compiled", allow_module_level=True)
 
-from kvscope.kernels import block_copy, decode, kv_write, offline, plan, prefill, rope, tuning
+from kvscope.kernels import block_copy, decode, digest, kv_write, offline, plan, prefill, provenance, rope, tuning
 from kvscope.kernels.plan import FIELDS, DecodePlan
 
 DIMS = [64, 128, 256]
@@ -114,6 +114,15 @@ def test_memory_moves(compiled, dtype):
     kv = torch.empty(2, 2, 4, 16, 8, 128, dtype=dtype)
     pairs = torch.zeros(5, dtype=torch.int64)
     compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
+
+
+def test_integrity(compiled):
+    kv, slots = torch.empty(2, 2, 4, 16, 8, 128, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int64)
+    compiled(digest, ["digest_kernel"], lambda: digest.digest_blocks(kv, None))
+    compiled(digest, ["digest_kernel"], lambda: digest.digest_slots(kv, slots))
+    shadow, table = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(4, 64, dtype=torch.int32)
+    args = (shadow, table, table[:, 0].contiguous(), torch.zeros(4, 1024, dtype=torch.int64))
+    compiled(provenance, ["provenance_kernel"], lambda: provenance.check_provenance(*args))
 
 
 @pytest.mark.parametrize("batch", [1, 256, 1024])

@@ -1,0 +1,106 @@
+"""Is the cache's content what it should be: digests of blocks, and the prefix every slot was written for.
+
+Backends and checks as in `dispatch`; a tensor's values are never read from a GPU here either.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvscope.errors import UsageError
+from kvscope.kernels import reference_integrity as reference
+from kvscope.kernels.checks import (
+    BLOCK_SIZES,
+    check_cache_tensor,
+    check_ids,
+    check_window,
+    choose_backend,
+    describe,
+    triton_module,
+)
+
+
+def digest_blocks(kv: Tensor, blocks: Tensor | None = None, *, backend: str | None = None) -> Tensor:
+    """Digest of each block's content in all layers, int64 [P] (or [N]): equal content, equal digest.
+
+    A block's digest is the sum (mod 2**64) of its slots' (`digest_slots`), so it is kept up to date by what was
+    written: digest += digest_slots(after) - digest_slots(before).
+
+    Args:
+        kv: [L, 2, N, block_size, HK, D], contiguous, of any type; 4 bytes must divide a slot's bytes in one layer.
+        blocks: [P] int64 block ids (a negative one gives 0), or None for every block in order.
+
+    Raises:
+        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+    """
+    chosen = _checked(kv, backend)
+    if blocks is not None:
+        check_ids("blocks", blocks, (blocks.numel(),), torch.int64, kv)
+    run = reference if chosen == "torch" else triton_module("digest")
+    return run.digest_blocks(kv, blocks)
+
+
+def digest_slots(kv: Tensor, slots: Tensor, *, backend: str | None = None) -> Tensor:
+    """The share of each slot in its block's digest, int64 [T]; a negative slot (padding) gives 0.
+
+    Args:
+        kv: as for `digest_blocks`.
+        slots: [T] int64, block * block_size + offset.
+
+    Raises:
+        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+    """
+    chosen = _checked(kv, backend)
+    check_ids("slots", slots, (slots.numel(),), torch.int64, kv)
+    run = reference if chosen == "torch" else triton_module("digest")
+    return run.digest_slots(kv, slots)
+
+
+def check_provenance(
+    shadow: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    expected: Tensor,
+    *,
+    window: int = 0,
+    backend: str | None = None,
+) -> Tensor:
+    """The first position of each sequence whose slot holds another prefix, int32 [B]; -1 where all are right.
+
+    Args:
+        shadow: [N, block_size] int64, contiguous: the word (`prefix.prefix_words`) each slot was last written with.
+        block_table: [B, M] int32; its rows hold `seq_lens` tokens.
+        seq_lens: [B] int32, at most W; 0 for padding, which is always right.
+        expected: [B, W] int64, the words of each sequence's tokens; what lies past its length is not read.
+        window: only the last `window` positions are checked. 0: all.
+
+    Raises:
+        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+    """
+    chosen = choose_backend(backend, shadow)
+    if shadow.dim() != 2 or shadow.dtype != torch.int64 or not shadow.is_contiguous():
+        raise UsageError(f"shadow must be contiguous int64 [num_blocks, block_size], got {describe(shadow)}")
+    if chosen != "torch" and shadow.shape[1] not in BLOCK_SIZES:
+        raise UsageError(f"block_size {shadow.shape[1]} is not one of {', '.join(map(str, BLOCK_SIZES))}")
+    if block_table.dim() != 2 or expected.dim() != 2:
+        raise UsageError(
+            f"block_table and expected must have one row per sequence, got {describe(block_table)} "
+            f"and {describe(expected)}"
+        )
+    rows = block_table.shape[0]
+    check_window(window)
+    check_ids("block_table", block_table, tuple(block_table.shape), torch.int32, shadow)
+    check_ids("seq_lens", seq_lens, (rows,), torch.int32, shadow)
+    check_ids("expected", expected, (rows, expected.shape[1]), torch.int64, shadow)
+    run = reference if chosen == "torch" else triton_module("provenance")
+    return run.check_provenance(shadow, block_table, seq_lens, expected, window)
+
+
+def _checked(kv: Tensor, backend: str | None) -> str:
+    """The backend for a digest of this cache."""
+    check_cache_tensor(kv)
+    slot_bytes = kv.shape[4] * kv.shape[5] * kv.element_size()
+    if slot_bytes % 4:
+        raise UsageError(f"a slot of {slot_bytes} bytes in one layer is not a whole number of 32-bit words")
+    return choose_backend(backend, kv)

@@ -1,0 +1,47 @@
+"""Check before attention that every slot a sequence reads holds the prefix it should; one program per stretch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kvscope.kernels.address import load_ids
+
+STRETCH = 1024  # positions per program
+
+
+@triton.jit
+def provenance_kernel(
+    shadow, table_ptr, lens_ptr, expected_ptr, first_ptr, table_stride, expected_stride, window,
+    PAGE: tl.constexpr, STRETCH: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    length = tl.load(lens_ptr + row)
+    position = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
+    begin = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    live = (position < length) & (position >= begin)
+    if (tl.program_id(1) + 1) * STRETCH <= begin or tl.program_id(1) * STRETCH >= length:
+        return
+    ids = load_ids(table_ptr + row * table_stride, position, length, PAGE)
+    want = tl.load(expected_ptr + row * expected_stride + position, mask=live, other=0)
+    have = tl.load(shadow + ids.to(tl.int64) * PAGE + position % PAGE, mask=live, other=0)
+    wrong = tl.min(tl.where(have != want, position, 2147483647), 0)
+    if wrong != 2147483647:
+        # As an unsigned number -1 (nothing wrong) is the largest.
+        tl.atomic_min(first_ptr + row, wrong.to(tl.uint32), sem="relaxed")
+
+
+def check_provenance(
+    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0
+) -> Tensor:
+    """Launch the check; arguments as in `integrity.check_provenance`, already checked."""
+    rows, width = expected.shape
+    first = torch.full((rows,), -1, dtype=torch.int32, device=shadow.device)
+    if rows and width:
+        provenance_kernel[(rows, triton.cdiv(width, STRETCH))](
+            shadow, block_table, seq_lens, expected, first.view(torch.uint32),
+            block_table.stride(0), expected.stride(0), window, PAGE=shadow.shape[1], STRETCH=STRETCH, num_warps=4,
+        )  # fmt: skip
+    return first
