@@ -64,9 +64,11 @@ def simulate(
     from kvscope.inspector.workloads import open_workload
 
     known = model_shape(model, dtype_bytes=dtype_bytes)
-    sizes = (layers or known.num_layers, kv_heads or known.num_kv_heads, head_dim or known.head_dim)
-    own = sizes != (known.num_layers, known.num_kv_heads, known.head_dim)
-    shape = ModelShape("own sizes" if own else known.name, *sizes, known.max_model_len, dtype_bytes)
+    given = (layers, kv_heads, head_dim)
+    usual = (known.num_layers, known.num_kv_heads, known.head_dim)
+    own = [theirs if mine is None else mine for mine, theirs in zip(given, usual, strict=True)]
+    name = known.name if given == (None, None, None) else "own sizes"
+    shape = ModelShape(name, own[0], own[1], own[2], known.max_model_len, dtype_bytes)
     settings = Settings(
         kv_memory=parse_bytes(kv_memory), bytes_per_token=shape.bytes_per_token,
         max_model_len=parse_tokens("max-model-len", max_model_len) if max_model_len else shape.max_model_len,
@@ -219,6 +221,9 @@ def _remarks(workload: Workload, settings: Settings, rows: list[Outcome]) -> Ite
     if base is not None and paged is not None and base.concurrency_mean and paged.concurrency_mean:
         times = paged.concurrency_mean / base.concurrency_mean
         yield f"paged {paged.block_size} runs {times:.2f} x as many sequences at once as reserving, on the same memory"
+    full = sum(row.concurrency_peak == settings.max_seqs and not row.blocked for row in rows)
+    if full:
+        yield f"note: max-seqs {settings.max_seqs} limits {full} rows, not memory: raise it to see how many fit"
     for reason, counts in (
         (f"too long for max-model-len {settings.max_model_len:,}", [row.rejected_too_long for row in rows]),
         ("too large to ever fit", [row.rejected_too_big for row in rows]),

@@ -18,36 +18,11 @@ from kvscope.errors import UsageError
 from kvscope.inspector.simulate.paged import admissible
 from kvscope.inspector.simulate.settings import Settings
 from kvscope.inspector.simulate.tally import Tally
+from kvscope.inspector.simulate.waiting import NEVER, Waiting
 from kvscope.inspector.workloads import WorkRequest
 
-_NEVER = -1
 _LATE = 1 << 100
 OnFinish = Callable[[int], None]
-
-
-class Waiting:
-    """A queued or running sequence. While it decodes, it has written `step + offset` positions in step `step`."""
-
-    __slots__ = ("arrival", "computed", "decoding", "doubles", "finish_step", "first", "grow_step", "keys",
-                 "left", "length", "number", "offset", "order", "output", "published", "region")  # fmt: skip
-
-    def __init__(self, number: int, arrival: int, prompt: int, output: int) -> None:
-        self.number = number
-        self.arrival = arrival
-        self.output = output
-        self.length = prompt  # tokens known when it was, or will be, admitted
-        self.left = output  # tokens still to come
-        self.computed = 0
-        self.first = True  # no token has come yet
-        self.decoding = False
-        self.region: Region | None = None
-        self.offset = 0
-        self.order = self.grow_step = self.finish_step = _NEVER
-        # What only sharing needs: keys of its full blocks, how many of them are published, and which of those others
-        # serve.
-        self.keys: list[int] | None = None
-        self.published = 0
-        self.doubles: set[int] = set()
 
 
 class CountedRun:
@@ -231,7 +206,7 @@ class CountedRun:
     def _plan_growth(self, sequence: Waiting) -> None:
         assert sequence.region is not None
         step = self.space.capacity(sequence.region) + 1 - sequence.offset
-        sequence.grow_step = _NEVER
+        sequence.grow_step = NEVER
         if step <= sequence.finish_step:
             sequence.grow_step = step
             self._grow_at.setdefault(step, []).append(sequence)
@@ -251,7 +226,7 @@ class CountedRun:
             self._started -= issued
             self._prefilling.remove(sequence)
         self._leave(sequence, issued)
-        sequence.decoding, sequence.computed, sequence.grow_step = False, 0, _NEVER
+        sequence.decoding, sequence.computed, sequence.grow_step = False, 0, NEVER
         self._waiting.appendleft(sequence)
         self.tally.preemptions += 1
         self.tally.recomputed += issued
@@ -296,7 +271,7 @@ class CountedRun:
     def _start(self, sequence: Waiting, region: Region) -> None:
         self._running[sequence] = None
         self._prefilling.append(sequence)
-        if sequence.order == _NEVER:  # its first admission
+        if sequence.order == NEVER:  # its first admission
             self.tally.prompt_tokens += sequence.length
         sequence.region, sequence.order, self._order = region, self._order, self._order + 1
         self._holes = None

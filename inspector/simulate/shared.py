@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kvscope.engine.baselines import Region, Space
-from kvscope.inspector.simulate.counted import CountedRun, Waiting
+from kvscope.inspector.simulate.counted import CountedRun
 from kvscope.inspector.simulate.settings import Settings
+from kvscope.inspector.simulate.waiting import Waiting
 from kvscope.inspector.workloads import WorkRequest
 
 
