@@ -49,6 +49,7 @@ def simulate(
     drive: Annotated[bool, typer.Option("--drive", help="Step the real scheduler even where counting would do.")] = (
         False
     ),
+    jobs: Annotated[int, typer.Option(help="Cells that run side by side, one process each.")] = 1,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder, for the dashboard.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
@@ -61,6 +62,7 @@ def simulate(
     from kvscope.inspector.shapes import ModelShape, model_shape, parse_tokens
     from kvscope.inspector.simulate import ServiceTime, Settings
     from kvscope.inspector.simulate import simulate as run
+    from kvscope.inspector.simulate.parallel import simulate_side_by_side
     from kvscope.inspector.workloads import open_workload
 
     known = model_shape(model, dtype_bytes=dtype_bytes)
@@ -78,13 +80,19 @@ def simulate(
     cells = _cells(allocator, block_size)
     requests = open_workload(workload, limit=limit)
     rows: list[Outcome] = []
+    places = [(cell, _folder(trace, cell, cells)) for cell in cells]
     try:
         with interruptible() as pressed, _progress(cells, requests, quiet=as_json) as advance:
-            for cell in cells:
-                rows.append(
-                    run(requests, cell, settings, trace=_folder(trace, cell, cells), overwrite=overwrite, drive=drive,
-                        on_finish=advance(cell), stop=pressed)
-                )  # fmt: skip
+            if jobs != 1:
+                for cell, row in zip(cells, simulate_side_by_side(
+                    requests, places, settings, jobs=jobs, stop=pressed, overwrite=overwrite, drive=drive
+                ), strict=True):  # fmt: skip
+                    rows.append(row)
+                    advance(cell)(row.sequences_finished)
+            else:
+                for cell, folder in places:
+                    rows.append(run(requests, cell, settings, trace=folder, overwrite=overwrite, drive=drive,
+                                    on_finish=advance(cell), stop=pressed))  # fmt: skip
     except KeyboardInterrupt:
         if rows and not as_json:
             show(Console(highlight=False), requests, shape, settings, rows)
@@ -125,7 +133,7 @@ def _folder(trace: Path | None, cell: Cell, cells: list[Cell]) -> Path | None:
 def _progress(cells: list[Cell], workload: Workload, *, quiet: bool) -> Iterator[Callable[[Cell], Any]]:
     """A bar on standard error, for people; yields what makes a cell's callback."""
     if quiet or not errors.is_terminal:
-        yield lambda cell: None
+        yield lambda cell: lambda done: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -267,3 +267,18 @@ def test_service_time_reads_what_it_writes() -> None:
     assert ServiceTime.parse("1s") == SECOND
     with pytest.raises(UsageError, match="must be above 0"):
         ServiceTime.parse("0ms")
+
+
+def test_cells_side_by_side_give_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", "gen:requests=20,prompt=100,output=20", "--kv-memory", "1GiB", "--json"]
+    rows = []
+    for jobs in ("1", "2"):
+        assert kvscope([*arguments, "--jobs", jobs]) == 0
+        rows.append(json.loads(capsys.readouterr().out)["rows"])
+    for row in (*rows[0], *rows[1]):
+        for name in ("wall_s", "cpu_s", "requests_per_cpu_s"):
+            del row[name]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 4
+    assert kvscope([*arguments, "--jobs", "0"]) == 2
+    assert "jobs is 0: must be 1..256" in capsys.readouterr().err
