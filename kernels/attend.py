@@ -46,6 +46,7 @@ def attend_tile(
     else:
         k = tl.load(k_ptr + offsets)
         v = tl.load(v_ptr + offsets)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # an 8-bit cache is widened; its scales are the caller's
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if CAPPED:  # cap * tanh(score): 1 - 2 / (exp(2 x) + 1) is right at both ends, where exp2 is 0 or infinite
         scores = cap - 2.0 * cap / (tl.exp2(scores * scale) + 1.0)

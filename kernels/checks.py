@@ -13,6 +13,7 @@ from kvscope.errors import UsageError
 
 BACKENDS = ("torch", "triton", "triton-interpret")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FP8 = torch.float8_e4m3fn
 MAX_HEAD_DIM = 256
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
@@ -52,8 +53,9 @@ def check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor, backend: str, name
             f"{name} has {q.shape[1]} heads of {q.shape[2]}, the cache {kv_heads} of {dim}: "
             "head_dim must be equal and query heads a multiple of KV heads"
         )
-    check_same("k_cache", k_cache, name, q)
-    check_same("v_cache", v_cache, name, q)
+    check_same("v_cache", v_cache, "k_cache", k_cache)
+    if k_cache.dtype != FP8 or k_cache.device != q.device:
+        check_same("k_cache", k_cache, name, q)
     if q.dtype not in DTYPES:
         raise UsageError(f"dtype {q.dtype} is not supported; use float32, float16 or bfloat16")
     if backend != "torch":
@@ -71,6 +73,23 @@ def check_kernel_limits(q: Tensor, k_cache: Tensor, v_cache: Tensor, name: str) 
             raise UsageError(f"the last dimension of {label} must be contiguous, its stride is {tensor.stride(-1)}")
     if k_cache.stride() != v_cache.stride():
         raise UsageError(f"k_cache and v_cache differ in strides: {k_cache.stride()} and {v_cache.stride()}")
+
+
+def check_scales(k_scale: Tensor | None, v_scale: Tensor | None, k_cache: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Both scales as [HK] float32 for an 8-bit cache, None for any other."""
+    kv_heads = k_cache.shape[2]
+    if k_cache.dtype != FP8:
+        if k_scale is not None or v_scale is not None:
+            raise UsageError(f"k_scale and v_scale are for caches of {FP8}, this one is {k_cache.dtype}")
+        return None
+    if k_scale is None or v_scale is None:
+        raise UsageError(f"caches of {FP8} need k_scale and v_scale: float32 [1] or [{kv_heads}]")
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if tuple(scale.shape) not in ((1,), (kv_heads,)) or scale.dtype != torch.float32:
+            raise UsageError(f"{name} must be float32 [1] or [{kv_heads}], got {describe(scale)}")
+        if scale.device != k_cache.device:
+            raise UsageError(f"{name} is on {scale.device} but the cache is on {k_cache.device}")
+    return k_scale.expand(kv_heads), v_scale.expand(kv_heads)
 
 
 def check_rows(
@@ -118,7 +137,7 @@ def check_writes(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_ma
         raise UsageError(
             f"k {list(k.shape)} and v {list(v.shape)} must both be [tokens, {k_cache.shape[2]}, {k_cache.shape[3]}]"
         )
-    check_same("v", v, "k_cache", k_cache)
+    check_same("v", v, "k", k)
     if backend != "torch" and v.stride(-1) != 1:
         raise UsageError(f"the last dimension of v must be contiguous, its stride is {v.stride(-1)}")
     check_ids("slot_mapping", slot_mapping, (k.shape[0],), torch.int64, k_cache)

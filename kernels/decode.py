@@ -54,10 +54,12 @@ def join_pieces(
 
 @triton.jit
 def decode_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, table_ptr, pieces_ptr, arrived_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, table_ptr, pieces_ptr, arrived_ptr, k_scale_ptr, v_scale_ptr,
     scale, cap, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    k_scale_stride, v_scale_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    CAPPED: tl.constexpr, FIELDS: tl.constexpr, JOIN: tl.constexpr, STRETCH: tl.constexpr, PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr, SCALED: tl.constexpr, FIELDS: tl.constexpr, JOIN: tl.constexpr, STRETCH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     piece = tl.program_id(1)
@@ -82,6 +84,8 @@ def decode_kernel(
     total = tl.zeros([GP], tl.float32)
     acc = tl.zeros([GP, DP], tl.float32)
     own = tl.zeros([GP], tl.int32) + (end - 1)
+    if SCALED:
+        scale *= tl.load(k_scale_ptr + kv_head * k_scale_stride)
     # Block ids run one tile ahead in a loop variable: the compiler then keeps several key and value tiles in flight.
     ids = load_ids(table, start + tile, end, PAGE)
     # Every tile is masked: the test costs less than the registers of a second, unmasked copy of the loop's body.
@@ -93,6 +97,8 @@ def decode_kernel(
         )  # fmt: skip
         ids = next_ids
     acc = acc / total[:, None]
+    if SCALED:
+        acc *= tl.load(v_scale_ptr + kv_head * v_scale_stride)
     if count == 1:
         tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=live)
         return
@@ -119,6 +125,7 @@ def paged_decode(
     plan: DecodePlan | None = None,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Launch the decode kernel; arguments as in `dispatch.paged_decode`, already checked."""
     batch, heads, dim = q.shape
@@ -134,12 +141,14 @@ def paged_decode(
     capacity = plan.pieces.shape[0]
     partial = torch.empty((capacity, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((capacity, heads), dtype=torch.float32, device=q.device)
+    k_scale, v_scale = scales or (lse, lse)  # not read without scales
     decode_kernel[(kv_heads, capacity)](
-        q, k_cache, v_cache, out, partial, lse, block_table, plan.pieces, plan.arrived,
+        q, k_cache, v_cache, out, partial, lse, block_table, plan.pieces, plan.arrived, k_scale, v_scale,
         *soft_cap_factors(scale, soft_cap), block_table.stride(0), q.stride(0), q.stride(1),
-        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), k_scale.stride(0), v_scale.stride(0),
         G=group, GP=max(16, triton.next_power_of_2(group)), D=dim, DP=padded, PAGE=block_size, TILE=config.tile,
-        CAPPED=soft_cap > 0, FIELDS=FIELDS, JOIN=JOIN, STRETCH=min(STRETCH, triton.next_power_of_2(group * dim)),
+        CAPPED=soft_cap > 0, SCALED=scales is not None, FIELDS=FIELDS, JOIN=JOIN,
+        STRETCH=min(STRETCH, triton.next_power_of_2(group * dim)),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip

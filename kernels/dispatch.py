@@ -31,6 +31,7 @@ from kvscope.kernels.checks import (
     check_ids,
     check_rotary,
     check_rows,
+    check_scales,
     check_window,
     check_writes,
     choose_backend,
@@ -53,6 +54,8 @@ def paged_decode(
     plan: DecodePlan | None = None,
     window: int = 0,
     soft_cap: float = 0.0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Attention of one query token per sequence over all `seq_lens` cached tokens; [B, HQ, D] like q.
@@ -66,17 +69,19 @@ def paged_decode(
         plan: `plan_decode` of these lengths, shared by the layers of a step; without one the call makes its own.
         window: tokens a query sees, its own included; what lies before is not read. 0: all.
         soft_cap: above 0, scaled scores s become soft_cap * tanh(s / soft_cap). 0: none.
+        k_scale, v_scale: [HK] or [1] float32, for caches of float8_e4m3fn: a key is its stored value times k_scale.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = choose_backend(backend, q)
     check_caches(q, k_cache, v_cache, chosen)
+    scales = check_scales(k_scale, v_scale, k_cache)
     check_rows(q, block_table, seq_lens, scale, window, soft_cap, chosen)
     if q.shape[0] != block_table.shape[0]:
         raise UsageError(f"q has {q.shape[0]} rows but block_table has {block_table.shape[0]}; they must be equal")
     if chosen == "torch":
-        return reference.paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale, window, soft_cap)
+        return reference.paged_decode(q, k_cache, v_cache, block_table, seq_lens, scale, window, soft_cap, scales)
     call = (q.shape[0], k_cache.shape[2], window)
     if plan is not None and (plan.rows, plan.kv_heads, plan.window) != call:
         raise UsageError(
@@ -84,7 +89,7 @@ def paged_decode(
             f"the call has {call[0]} of {call[1]} and window {call[2]}"
         )
     return triton_module("decode").paged_decode(
-        q, k_cache, v_cache, block_table, seq_lens, scale, plan, window, soft_cap
+        q, k_cache, v_cache, block_table, seq_lens, scale, plan, window, soft_cap, scales
     )
 
 
@@ -122,6 +127,8 @@ def paged_prefill(
     *,
     window: int = 0,
     soft_cap: float = 0.0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's newest tokens over its whole cached context; [T, HQ, D] like q.
@@ -136,38 +143,46 @@ def paged_prefill(
         seq_lens: [R] int32, context including the new tokens.
         query_start: [R + 1] int32, from 0, never falling.
         scale: multiplies the scores, above 0.
-        window, soft_cap: as for `paged_decode`.
+        window, soft_cap, k_scale, v_scale: as for `paged_decode`.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = choose_backend(backend, q)
     check_caches(q, k_cache, v_cache, chosen)
+    scales = check_scales(k_scale, v_scale, k_cache)
     check_rows(q, block_table, seq_lens, scale, window, soft_cap, chosen)
     check_ids("query_start", query_start, (block_table.shape[0] + 1,), torch.int32, q)
     run = reference.paged_prefill if chosen == "torch" else triton_module("prefill").paged_prefill
-    return run(q, k_cache, v_cache, block_table, seq_lens, query_start, scale, window, soft_cap)
+    return run(q, k_cache, v_cache, block_table, seq_lens, query_start, scale, window, soft_cap, scales)
 
 
 def write_kv(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, backend: str | None = None
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    backend: str | None = None,
 ) -> None:
     """Store the key and value of each token in its slot; a token whose slot is negative is skipped.
 
     Args:
-        k, v: [T, HK, D], the caches' dtype; strided slices of a fused projection are fine.
+        k, v: [T, HK, D], the caches' dtype (or any, for 8-bit caches); strided slices of a fused projection are fine.
         k_cache, v_cache: [N, block_size, HK, D].
         slot_mapping: [T] int64, block * block_size + offset; each slot at most once.
+        k_scale, v_scale: as for `paged_decode`; values past 448 scales are stored as that.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = choose_backend(backend, k_cache)
     check_writes(k, v, k_cache, v_cache, slot_mapping, chosen)
-    if chosen == "torch":
-        reference.write_kv(k, v, k_cache, v_cache, slot_mapping)
-    else:
-        triton_module("kv_write").write_kv(k, v, k_cache, v_cache, slot_mapping)
+    run = reference.write_kv if chosen == "torch" else triton_module("kv_write").write_kv
+    run(k, v, k_cache, v_cache, slot_mapping, check_scales(k_scale, v_scale, k_cache))
 
 
 def rope_write_kv(
@@ -181,6 +196,8 @@ def rope_write_kv(
     slot_mapping: Tensor,
     *,
     positions: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     backend: str | None = None,
 ) -> None:
     """Rotate queries in place, rotate keys, and store keys and values in their slots, as one operation.
@@ -195,6 +212,7 @@ def rope_write_kv(
         k_cache, v_cache: [N, block_size, HK, D].
         slot_mapping: [T] int64, as for `write_kv`.
         positions: [T] int64 below P.
+        k_scale, v_scale: as for `write_kv`.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
@@ -206,7 +224,7 @@ def rope_write_kv(
         raise UsageError(f"q has {q.shape[0]} tokens but k has {k.shape[0]}; they must be equal")
     check_rotary(cos, sin, positions, q)
     run = reference.rope_write_kv if chosen == "torch" else triton_module("rope").rope_write_kv
-    run(q, k, v, cos, sin, k_cache, v_cache, slot_mapping, positions)
+    run(q, k, v, cos, sin, k_cache, v_cache, slot_mapping, positions, check_scales(k_scale, v_scale, k_cache))
 
 
 def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | None = None) -> None:

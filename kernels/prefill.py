@@ -37,10 +37,12 @@ def find_row(start_ptr, rows, block, BQ: tl.constexpr):
 
 @triton.jit
 def prefill_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr, k_scale_ptr, v_scale_ptr,
     scale, cap, window, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    k_scale_stride, v_scale_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    BQ: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     heads_total = tl.num_programs(0) * G
@@ -72,6 +74,8 @@ def prefill_kernel(
     table = table_ptr + row.to(tl.int64) * table_stride
     k_ptr += kv_head.to(tl.int64) * head_stride
     v_ptr += kv_head.to(tl.int64) * head_stride
+    if SCALED:
+        scale *= tl.load(k_scale_ptr + kv_head * k_scale_stride)
     top = tl.full([BQ * GP], LOWEST, tl.float32)
     total = tl.zeros([BQ * GP], tl.float32)
     acc = tl.zeros([BQ * GP, DP], tl.float32)
@@ -108,7 +112,10 @@ def prefill_kernel(
             block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION,
         )  # fmt: skip
         ids = next_ids
-    tl.store(out_at, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=live)
+    acc = acc / total[:, None]
+    if SCALED:
+        acc *= tl.load(v_scale_ptr + kv_head * v_scale_stride)
+    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
 def paged_prefill(
@@ -121,6 +128,7 @@ def paged_prefill(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Launch the prefill kernel; arguments as in `dispatch.paged_prefill`, already checked."""
     tokens, heads, dim = q.shape
@@ -136,12 +144,14 @@ def paged_prefill(
     blocks = tokens // queries + rows + 1
     if blocks > MAX_BLOCKS:
         raise UsageError(f"{tokens} tokens in one prefill are too many; give at most {MAX_BLOCKS * queries} a call")
+    k_scale, v_scale = scales or (q, q)  # not read without scales
     prefill_kernel[(kv_heads, blocks)](
-        q, k_cache, v_cache, out, block_table, seq_lens, query_start,
+        q, k_cache, v_cache, out, block_table, seq_lens, query_start, k_scale, v_scale,
         *soft_cap_factors(scale, soft_cap), window, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
-        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), k_scale.stride(0), v_scale.stride(0),
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
-        WINDOWED=window > 0, CAPPED=soft_cap > 0, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        WINDOWED=window > 0, CAPPED=soft_cap > 0, SCALED=scales is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return out

@@ -16,6 +16,8 @@ from kvscope.errors import UsageError
 PADDING_SHARE = 0.5
 # Query rows attended at once in prefill: bounds the boolean mask to this many rows.
 PREFILL_ROWS = 1024
+LARGEST = 448.0  # of float8 e4m3; what lies beyond is stored as this, not as NaN
+Scales = tuple[Tensor, Tensor] | None
 
 
 def paged_decode(
@@ -27,18 +29,21 @@ def paged_decode(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: Scales = None,
 ) -> Tensor:
     """Attention of one query token per sequence over its cached context; see `dispatch.paged_decode`."""
     lengths = seq_lens.tolist()
     _check_context(lengths, block_table, k_cache)
     groups = _groups_of_similar_length([_visible(length, window) for length in lengths])
     if len(groups) == 1 and len(groups[0]) == len(lengths):
-        return _decode_group(q, k_cache, v_cache, block_table, lengths, scale, window, soft_cap)
+        return _decode_group(q, k_cache, v_cache, block_table, lengths, scale, window, soft_cap, scales)
     out = torch.zeros_like(q)
     for rows in groups:
         index = torch.tensor(rows, device=q.device)
         part = [lengths[row] for row in rows]
-        out[index] = _decode_group(q[index], k_cache, v_cache, block_table[index], part, scale, window, soft_cap)
+        out[index] = _decode_group(
+            q[index], k_cache, v_cache, block_table[index], part, scale, window, soft_cap, scales
+        )
     return out
 
 
@@ -78,6 +83,7 @@ def _decode_group(
     scale: float,
     window: int,
     soft_cap: float,
+    scales: Scales,
 ) -> Tensor:
     """q[B, HQ, D] over contexts padded to the longest; the G query heads of a KV head are the rows of one matrix."""
     batch, heads, dim = q.shape
@@ -90,7 +96,7 @@ def _decode_group(
     mask = (index < count)[:, None, None, :] if min(counts) < longest else None
     # Padding repeats the last live position: masked in the scores, and never a slot that was not written.
     slots = _slots(block_table, first + torch.minimum(index, count - 1), k_cache.shape[1])
-    keys, values = _gather(k_cache, slots), _gather(v_cache, slots)
+    keys, values = _gather(k_cache, slots, scales, 0), _gather(v_cache, slots, scales, 1)
     rows = q.reshape(batch, kv_heads, heads // kv_heads, dim)
     out = _attend(_working(rows), keys.transpose(1, 2), values.transpose(1, 2), mask, scale, soft_cap)
     return out.reshape(batch, heads, dim).to(q.dtype)
@@ -106,6 +112,7 @@ def paged_prefill(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: Scales = None,
 ) -> Tensor:
     """Causal attention of the last tokens of each sequence over its cached context; see `dispatch.paged_prefill`."""
     lengths, starts = seq_lens.tolist(), query_start.tolist()
@@ -117,7 +124,7 @@ def paged_prefill(
         tokens = torch.tensor([starts[r] for r in single], device=q.device)
         rows = torch.tensor(single, device=q.device)
         out[tokens] = paged_decode(
-            q[tokens], k_cache, v_cache, block_table[rows], seq_lens[rows], scale, window, soft_cap
+            q[tokens], k_cache, v_cache, block_table[rows], seq_lens[rows], scale, window, soft_cap, scales
         )
     done = set(single) if len(single) > 1 else set()
     for row, length in enumerate(lengths):
@@ -125,7 +132,7 @@ def paged_prefill(
         if row in done or last == first or length == 0:
             continue
         out[first:last] = _prefill_one(
-            q[first:last], k_cache, v_cache, block_table[row : row + 1], length, scale, window, soft_cap
+            q[first:last], k_cache, v_cache, block_table[row : row + 1], length, scale, window, soft_cap, scales
         )
     return out
 
@@ -139,6 +146,7 @@ def _prefill_one(
     scale: float,
     window: int,
     soft_cap: float,
+    scales: Scales,
 ) -> Tensor:
     """q[n, HQ, D] are positions length-n .. length-1; query i sees positions up to its own, at most `window`."""
     count, heads, dim = q.shape
@@ -148,8 +156,8 @@ def _prefill_one(
     slots = _slots(table, positions[None], k_cache.shape[1])[0]
     group = heads // kv_heads
     shape = (kv_heads, group, length - base, dim)
-    keys = _gather(k_cache, slots).transpose(0, 1)[:, None].expand(shape)
-    values = _gather(v_cache, slots).transpose(0, 1)[:, None].expand(shape)
+    keys = _gather(k_cache, slots, scales, 0).transpose(0, 1)[:, None].expand(shape)
+    values = _gather(v_cache, slots, scales, 1).transpose(0, 1)[:, None].expand(shape)
     queries = _working(q).transpose(0, 1).reshape(kv_heads, group, count, dim)
     parts = []
     for first in range(0, count, PREFILL_ROWS):
@@ -171,7 +179,9 @@ def _prefill_one(
     return out.reshape(heads, count, dim).transpose(0, 1).to(q.dtype)
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, scales: Scales = None
+) -> None:
     """Store each token's key and value in its slot; a negative slot is skipped. See `dispatch.write_kv`."""
     block_size = k_cache.shape[1]
     if slot_mapping.numel() == 0:
@@ -185,6 +195,12 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     if low < 0:
         kept = slot_mapping >= 0
         k, v, slot_mapping = k[kept], v[kept], slot_mapping[kept]
+    if scales is not None:
+        k, v = (
+            (x.float() / scale[:, None]).clamp(-LARGEST, LARGEST).to(k_cache.dtype).view(torch.uint8)
+            for x, scale in zip((k, v), scales, strict=True)
+        )
+        k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
     for cache, new in ((k_cache, k), (v_cache, v)):
         flat = _flat(cache)
         if flat is not None:
@@ -203,6 +219,7 @@ def rope_write_kv(
     v_cache: Tensor,
     slot_mapping: Tensor,
     positions: Tensor | None = None,
+    scales: Scales = None,
 ) -> None:
     """Rotate q in place, write rotated k and v into their slots; see `dispatch.rope_write_kv`."""
     kept = slot_mapping >= 0
@@ -211,7 +228,8 @@ def rope_write_kv(
         raise UsageError(f"position {int(rows.max())} is outside the rotary tables of {cos.shape[0]} rows")
     angles = cos[rows].float()[:, None], sin[rows].float()[:, None]
     q[kept] = _rotate(q[kept], *angles)
-    write_kv(_rotate(k[kept], *angles), v[kept], k_cache, v_cache, slot_mapping[kept])
+    turned = _rotate(k[kept] if scales is None else k[kept].float(), *angles)
+    write_kv(turned, v[kept], k_cache, v_cache, slot_mapping[kept], scales)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -238,8 +256,11 @@ def _flat(cache: Tensor) -> Tensor | None:
     return cache.view(cache.shape[0] * cache.shape[1], *cache.shape[2:])
 
 
-def _gather(cache: Tensor, slots: Tensor) -> Tensor:
-    """Rows of the cache at slots[...], as [..., HK, D] in the working precision."""
+def _gather(cache: Tensor, slots: Tensor, scales: Scales, side: int) -> Tensor:
+    """Rows of the cache at slots[...], as [..., HK, D] in the working precision, scaled."""
+    if scales is not None:
+        found = _gather(cache.view(torch.uint8), slots, None, side).view(cache.dtype)
+        return found.float() * scales[side][:, None]
     flat = _flat(cache)
     if flat is None:
         return _working(cache[slots // cache.shape[1], slots % cache.shape[1]])

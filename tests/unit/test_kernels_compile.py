@@ -43,21 +43,21 @@ def caches(dtype, dim, kv_heads=8, block_size=16):
     return kv[0], kv[1]
 
 
-def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16, **options):
+def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16, stored=None, **options):
     q = torch.empty(batch, heads, dim, dtype=dtype)
     table = torch.zeros(batch, 1024, dtype=torch.int32)
     lens = torch.zeros(batch, dtype=torch.int32)
     pieces = torch.zeros(batch + 132, FIELDS, dtype=torch.int32)
     made = DecodePlan(pieces, torch.zeros(batch * kv_heads, dtype=torch.int32), batch, kv_heads)
-    args = (q, *caches(dtype, dim, kv_heads, block_size), table, lens, dim**-0.5)
+    args = (q, *caches(stored or dtype, dim, kv_heads, block_size), table, lens, dim**-0.5)
     return compiled(decode, ["decode_kernel"], lambda: decode.paged_decode(*args, made, **options))
 
 
-def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16, **options):
+def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16, stored=None, **options):
     q = torch.empty(tokens, heads, dim, dtype=dtype)
     table, lens = torch.zeros(2, 1024, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
     start = torch.zeros(3, dtype=torch.int32)
-    args = (q, *caches(dtype, dim, kv_heads, block_size), table, lens, start, dim**-0.5)
+    args = (q, *caches(stored or dtype, dim, kv_heads, block_size), table, lens, start, dim**-0.5)
     return compiled(prefill, ["prefill_kernel"], lambda: prefill.paged_prefill(*args, **options))
 
 
@@ -95,6 +95,13 @@ def test_prefill_float32(compiled, dim):
 @pytest.mark.parametrize(("heads", "kv_heads", "block_size", "dim"), [(9, 3, 16, 80), (64, 1, 256, 128)])
 def test_prefill_head_ratios(compiled, heads, kv_heads, block_size, dim):
     run_prefill(compiled, torch.float16, dim, 512, heads, kv_heads, block_size)
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_fp8(compiled, batch):
+    ones = torch.ones(8)
+    run_decode(compiled, torch.bfloat16, 128, batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
+    run_prefill(compiled, torch.bfloat16, 128, 4096 // batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
 
 
 def test_window_and_soft_cap(compiled):
