@@ -18,10 +18,10 @@ SPEC = "gen:requests={},rate=5.53,prompt=ln:1155:0.9,output=ln:211:0.6,seed=1"
 GATE = 20.0  # counted / driven, requests per second
 
 
-def measure(requests: int) -> list[dict[str, Any]]:
+def measure(requests: int, driven: int = 100) -> list[dict[str, Any]]:
     """One row per allocator, with arrivals as they come and all at once; the gate is on the paged rows' ratio."""
     spec, rows = SPEC.format(requests), []
-    work, some = open_workload(spec), open_workload(spec, limit=100)
+    work, some = open_workload(spec), open_workload(spec, limit=driven)
     for at_once in (False, True):
         settings = Settings(58 * 2**30, 131072, 32768, at_once=at_once)
         for allocator in ALLOCATORS:
