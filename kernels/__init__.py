@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         write_kv,
     )
     from kvscope.kernels.integrity import check_provenance, digest_blocks, digest_slots
+    from kvscope.kernels.swap import SwapSpace
 
 __all__ = [
+    "SwapSpace",
     "check_provenance",
     "copy_blocks",
     "digest_blocks",
@@ -35,11 +37,15 @@ __all__ = [
     "write_kv",
 ]
 
-_INTEGRITY = ("check_provenance", "digest_blocks", "digest_slots")
+_ELSEWHERE = {
+    "SwapSpace": "swap",
+    "check_provenance": "integrity",
+    "digest_blocks": "integrity",
+    "digest_slots": "integrity",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "integrity" if name in _INTEGRITY else "dispatch"
-    return getattr(importlib.import_module(f"kvscope.kernels.{module}"), name)
+    return getattr(importlib.import_module(f"kvscope.kernels.{_ELSEWHERE.get(name, 'dispatch')}"), name)
