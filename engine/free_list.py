@@ -21,46 +21,47 @@ class FreeList:
         self._ring[:num_blocks] = np.arange(num_blocks)
         self._slots = self._ring.data  # one item at a time: three times as fast as the array
         self._head = 0
-        self._count = num_blocks
+        self.count = num_blocks
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def pop(self) -> int:
         """Take the block that was freed longest ago; there must be one."""
-        assert self._count > 0, "pop from an empty free list"
         block: int = self._slots[self._head]
-        self._head = (self._head + 1) % self._capacity
-        self._count -= 1
+        head = self._head + 1
+        self._head = head if head < self._capacity else 0
+        self.count -= 1
         return block
 
     def pop_many(self, count: int) -> IntArray:
         """Take `count` blocks in the order they were freed; there must be as many."""
-        assert self._count >= count, "more blocks than the free list has"
+        assert self.count >= count, "more blocks than the free list has"
         head, end = self._head, self._head + count
         if end <= self._capacity:
             blocks = self._ring[head:end].copy()
         else:
             blocks = np.concatenate([self._ring[head:], self._ring[: end - self._capacity]])
         self._head = end % self._capacity
-        self._count -= count
+        self.count -= count
         return blocks
 
     def push(self, block: int) -> None:
         """Put a block at the end."""
-        self._slots[(self._head + self._count) % self._capacity] = block
-        self._count += 1
+        end = self._head + self.count
+        self._slots[end if end < self._capacity else end - self._capacity] = block
+        self.count += 1
 
     def push_many(self, blocks: IntArray) -> None:
         """Put blocks at the end, in this order."""
-        start = (self._head + self._count) % self._capacity
+        start = (self._head + self.count) % self._capacity
         room = self._capacity - start
         self._ring[start : start + len(blocks)] = blocks[:room]
         self._ring[: max(0, len(blocks) - room)] = blocks[room:]
-        self._count += len(blocks)
+        self.count += len(blocks)
 
     def to_list(self) -> list[int]:
         """All ids, next one first."""
-        places = (self._head + np.arange(self._count)) % self._capacity
+        places = (self._head + np.arange(self.count)) % self._capacity
         listed: list[int] = self._ring[places].tolist()
         return listed

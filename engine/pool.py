@@ -33,6 +33,7 @@ from kvscope.traces.sink import EventSink
 
 # Plain ints: an enum member costs more than the store it is for.
 _FREE, _WRITING, _COMMITTED, _PUBLISHED, _CACHED, _QUARANTINED, _IN_TRANSIT = (int(state) for state in BlockState)
+_ALLOC, _RELEASE, _FREED = int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE)
 _BULK = 7  # rows from here on are cheaper as arrays
 
 
@@ -77,7 +78,7 @@ class BlockPool(BlockArrays):
         Raises:
             OutOfBlocks: none is available; nothing was changed.
         """
-        if not len(self._free):
+        if self._free.count == 0:
             if not self._cached:
                 raise OutOfBlocks(1, 0, self.shortage(1))
             self._evict()
@@ -88,45 +89,46 @@ class BlockPool(BlockArrays):
         self._entries[block] = 1
         self._fill[block] = 0
         if self.sink is not None:
-            self.sink.emit(Kind.ALLOC, reason, block, gen, 0, 1, 0, seq_id, lblock)
+            self.sink.emit(_ALLOC, reason, block, gen, 0, 1, 0, seq_id, lblock)
         return block
 
     def retain(
         self, block: int, kind: Kind, *, seq_id: int, lblock: int, reason: Reason, details: Sequence[int] = ()
     ) -> None:
         """One more table entry: `kind` is SHARE (fork) or HIT (prefix cache, `details` say of which prefix)."""
-        if self._state[block] == _CACHED:
-            self._cached.pop(block, None)
-            self._fenced.pop(block, None)
-            self._state[block] = _PUBLISHED
-        elif self._state[block] == _IN_TRANSIT:
-            self._state[block] = _PUBLISHED if self.index.holds(block) else _COMMITTED
-        elif self._entries[block] == 0:
-            raise FaultyCall(f"block {self.name(block)} is {self.state_name(block)}: only a live block can be shared")
         before = self.ref(block)
-        self._entries[block] += 1
         if self.sink is not None:
             seq = self.sink.emit(
                 kind, reason, block, self._gen[block], before, before + 1, self._fill[block], seq_id, lblock
             )
             if details:
                 self.sink.detail(seq, details)
+        state = self._state[block]
+        if state == _CACHED:
+            self._cached.pop(block, None)
+            self._fenced.pop(block, None)
+            self._state[block] = _PUBLISHED
+        elif state == _IN_TRANSIT:
+            self._state[block] = _PUBLISHED if self.index.holds(block) else _COMMITTED
+        elif self._entries[block] == 0:
+            raise FaultyCall(f"block {self.name(block)} is {self.state_name(block)}: only a live block can be shared")
+        self._entries[block] += 1
 
     def release(self, block: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """One table entry gone; the last holder's release frees, quarantines or caches the block."""
-        before = self.ref(block)
+        held = self._entries[block]
+        before = held + self._leases[block]
         if self.sink is not None:
             self.sink.emit(
-                Kind.RELEASE, reason, block, self._gen[block], before, before - 1, self._fill[block], seq_id,
-                lblock,
-            )  # fmt: skip
-        if self._entries[block] < 1:
+                _RELEASE, reason, block, self._gen[block], before, before - 1, self._fill[block], seq_id, lblock
+            )
+        if held < 1:
             raise FaultyCall(
                 f"release of block {self.name(block)} by sequence {seq_id}: no table entry is left "
                 f"(state {self.state_name(block)}, ref {before}); it was released twice"
             )
-        self._entries[block] -= 1
-        if self._entries[block] == 0:
+        self._entries[block] = held - 1
+        if held == 1:
             self._unheld(block, reason)
 
     def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason) -> None:
@@ -177,21 +179,22 @@ class BlockPool(BlockArrays):
 
     def _unheld(self, block: int, reason: Reason) -> None:
         """The last table entry is gone: decide what becomes of the block."""
+        state = self._state[block]
         if self._leases[block] > 0:
             self._state[block] = _IN_TRANSIT
             return
         fenced = self._last_use[block] > self.completed_step
-        if self.index.holds(block):
+        if state >= _PUBLISHED and self.index.holds(block):  # in transit, only the index knows
             self._state[block] = _CACHED
             (self._fenced if fenced else self._cached)[block] = None
-            return
-        if fenced:
+        elif fenced:
             self._state[block] = _QUARANTINED
             self._quarantined[block] = None
             self._record(Kind.QUARANTINE, block, reason)
-            return
-        self._to_free_list(block)
-        self._record(Kind.FREE, block, reason)
+        else:
+            self._to_free_list(block)
+            if self.sink is not None:
+                self.sink.emit(_FREED, reason, block, self._gen[block], 0, 0, 0)
 
     def _to_free_list(self, block: int) -> None:
         self._state[block] = _FREE
