@@ -24,16 +24,17 @@ class Suite:
 
     name: str
     environment: dict[str, str] = field(default_factory=dict)
+    spread: bool = False  # over the cores; not where times or a real server are looked at
 
 
 # Small tensors gain nothing from a second thread, and lose much on a machine that is busy.
 SINGLE = {"OMP_NUM_THREADS": "1"}
 
 SUITES = (
-    Suite("unit", SINGLE),
+    Suite("unit", SINGLE, spread=True),
     Suite("golden", SINGLE),
-    Suite("property", SINGLE),
-    Suite("kernels", SINGLE),
+    Suite("property", SINGLE, spread=True),
+    Suite("kernels", SINGLE, spread=True),
     Suite("quality"),
     Suite("browser", SINGLE),
 )
@@ -45,6 +46,9 @@ def run(suite: Suite, extra: list[str]) -> tuple[int, dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", str(TESTS / suite.name), f"--junitxml={report}", *extra]
+        workers = min(os.cpu_count() or 1, 4)
+        if suite.spread and workers > 1:
+            command += ["-n", str(workers), "--dist", "loadfile"]
         status = subprocess.run(command, cwd=TESTS.parent, env={**os.environ, **suite.environment}, check=False)
         counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
         if report.exists():
