@@ -158,8 +158,7 @@ def test_chunked_prefill(loaded: LoadedModel, references: list[Reference]) -> No
     assert_same(references, run(engine, [r.prompt for r in references]))
 
 
-@pytest.mark.parametrize("block_size", [8, 16])
-def test_preemption(loaded: LoadedModel, references: list[Reference], block_size: int) -> None:
-    engine = engine_for(loaded, num_blocks=640 // block_size, block_size=block_size, max_batched_tokens=256)
+def test_preemption(loaded: LoadedModel, references: list[Reference]) -> None:
+    engine = engine_for(loaded, num_blocks=80, block_size=8, max_batched_tokens=256)
     assert_same(references, run(engine, [r.prompt for r in references]))
     assert engine.scheduler.preemptions > 0
