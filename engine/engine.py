@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kvscope.engine.beam import BeamGroup, heirs
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.kvcache import KVCache
+from kvscope.engine.limits import check_request
 from kvscope.engine.prefix import Extras
 from kvscope.engine.runner import Runner
 from kvscope.engine.sampler import sample
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
 from kvscope.engine.sequence import Request, SamplingParams, Sequence, Status
-from kvscope.errors import UsageError
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
@@ -44,7 +45,11 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One new token of one sample; `finish` is set on its last."""
+    """One new token of one sample; `finish` is set on its last.
+
+    Beam search knows its answers when it is over: then all of their tokens come at once, answer by answer, the best
+    being sample 0; `seq_id` is the beam that found the answer.
+    """
 
     request_id: int
     sample: int
@@ -87,6 +92,7 @@ class Engine:
         self.runner = Runner(loaded.model, self.cache, self.manager, head_dim=loaded.config.head_dim)
         self.scheduler = Scheduler(self.manager, config.scheduler, sink=sink)
         self._sequences: dict[int, list[Sequence]] = {}  # live ones, by request
+        self._beams: dict[int, BeamGroup] = {}  # searches under way, by request
         self._next_request = 0
         self._next_seq = 0
         self._fact(type="model", name=loaded.config.name, num_layers=loaded.config.num_layers,
@@ -113,16 +119,22 @@ class Engine:
         Raises:
             UsageError: it could never run here: empty, longer than the context, or more than the whole pool.
         """
-        self._check(prompt, params)
+        check_request(
+            prompt, params, context=self.loaded.config.max_model_len, max_seqs=self.config.scheduler.max_seqs,
+            num_blocks=self.config.num_blocks, block_size=self.config.block_size,
+            share_prefixes=self.config.share_prefixes,
+        )  # fmt: skip
         request = Request(
             self._next_request, list(prompt), params, name or f"r{self._next_request}", extras, prompt_text
         )
         self._next_request += 1
         sequence = self._new_sequence(request, 0)
         self._sequences[request.request_id] = [sequence]
-        text = {"prompt": prompt_text} if self.config.record_text and prompt_text is not None else {}
+        more: dict[str, Any] = {"beams": params.beams} if params.beams else {}
+        if self.config.record_text and prompt_text is not None:
+            more["prompt"] = prompt_text
         self._fact(type="request", request=request.request_id, name=request.name, seq_ids=[sequence.seq_id],
-                   prompt_tokens=len(prompt), max_tokens=params.max_tokens, samples=params.n, **text)  # fmt: skip
+                   prompt_tokens=len(prompt), max_tokens=params.max_tokens, samples=params.n, **more)  # fmt: skip
         self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, len(prompt),
                             details=(request.request_id, params.max_tokens, params.n))  # fmt: skip
         self.scheduler.submit(sequence)
@@ -164,17 +176,23 @@ class Engine:
         """Fork what finished its prompt, choose a token for every sampled row, finish what is done."""
         rows: list[Sequence] = []
         picked: list[int] = []
+        groups: dict[int, BeamGroup] = {}
         for i, index in enumerate(sampled):
             sequence = plan.sequences[index]
+            if sequence.request.params.beams:
+                number = sequence.request.request_id
+                groups[number] = group = self._beams.setdefault(number, BeamGroup(sequence))
+                group.take(sequence, logits[i])
+                continue
             for member in [sequence, *self._fork(sequence)]:
                 rows.append(member)
                 picked.append(i)
+        out = [token for group in groups.values() if group.ready for token in self._search(group)]
         if not rows:
-            return []
-        out = []
+            return out
         for sequence, token in zip(rows, sample(logits[picked], rows), strict=True):
             sequence.output.append(token)
-            finish = self._finish_reason(sequence, token)
+            finish = self._finish_reason(sequence.request, sequence.output)
             request = sequence.request.request_id
             if finish is not Reason.NONE:
                 self._finish(sequence, finish)
@@ -188,27 +206,68 @@ class Engine:
             return []
         children = []
         for number in range(1, request.params.n):
-            child = self._new_sequence(request, number)
-            child.computed, child.admitted = sequence.computed, sequence.admitted
-            self.manager.fork(sequence.seq_id, child.seq_id)
-            self._fact(type="sample", request=request.request_id, sample=number, seq_id=child.seq_id)
-            self._sequences[request.request_id].append(child)
-            self.scheduler.adopt(child)
-            children.append(child)
+            children.append(self._branch(sequence, number))
         return children
 
-    def _finish_reason(self, sequence: Sequence, token: int) -> Reason:
-        params = sequence.request.params
-        if token in self.loaded.tokenizer.eos_ids and not params.ignore_eos:
+    def _branch(self, parent: Sequence, number: int) -> Sequence:
+        """A new sequence that continues from everything `parent` has."""
+        request = parent.request
+        child = self._new_sequence(request, number)
+        child.output = list(parent.output)
+        child.computed, child.admitted = parent.computed, parent.admitted
+        self.manager.fork(parent.seq_id, child.seq_id)
+        self._fact(type="sample", request=request.request_id, sample=number, seq_id=child.seq_id)
+        self._sequences[request.request_id].append(child)
+        self.scheduler.adopt(child)
+        return child
+
+    def _search(self, group: BeamGroup) -> list[Token]:
+        """All beams of a request are as far: choose the next ones, reorder the tables; the answers when it is over."""
+        ends = 0 if group.request.params.ignore_eos else len(self.loaded.tokenizer.eos_ids)
+        chosen = group.choose(ends, lambda output: self._finish_reason(group.request, output))
+        if not chosen:
+            return self._answer(group)
+        beams = [group.beams[candidate.parent] for candidate in chosen]
+        for parent, ranks in zip(group.beams, heirs(chosen, len(group.beams)), strict=True):
+            if not ranks:
+                self._retire(parent, Reason.BEAM)
+            for rank in ranks[:-1]:  # the last child takes the parent's table over
+                beams[rank] = self._branch(parent, group.born)
+                group.born += 1
+        for beam, candidate in zip(beams, chosen, strict=True):
+            beam.output.append(candidate.token)
+        group.advance(beams, chosen)
+        return []
+
+    def _answer(self, group: BeamGroup) -> list[Token]:
+        request, best = group.request.request_id, group.answers[: group.request.params.n]
+        reasons = {answer.seq_id: answer.finish for answer in reversed(best)}
+        for beam in group.beams:
+            self._retire(beam, reasons.get(beam.seq_id, Reason.BEAM))
+        out = []
+        for number, answer in enumerate(best):
+            self._output_fact(request, answer.seq_id, answer.tokens, answer.finish, sample=number)
+            finishes = [Reason.NONE] * (len(answer.tokens) - 1) + [answer.finish]
+            out += [Token(request, number, answer.seq_id, t, f) for t, f in zip(answer.tokens, finishes, strict=True)]
+        return out
+
+    def _finish_reason(self, request: Request, output: list[int]) -> Reason:
+        params = request.params
+        if output[-1] in self.loaded.tokenizer.eos_ids and not params.ignore_eos:
             return Reason.STOP
         if params.stop:
-            text = self.loaded.tokenizer.decode(sequence.output)
+            text = self.loaded.tokenizer.decode(output)
             if any(stop in text for stop in params.stop):
                 return Reason.STOP
-        full = sequence.length >= self.loaded.config.max_model_len
-        return Reason.LENGTH if len(sequence.output) >= params.max_tokens or full else Reason.NONE
+        full = len(request.prompt) + len(output) >= self.loaded.config.max_model_len
+        return Reason.LENGTH if len(output) >= params.max_tokens or full else Reason.NONE
 
     def _finish(self, sequence: Sequence, reason: Reason) -> None:
+        self._retire(sequence, reason)
+        self._output_fact(sequence.request.request_id, sequence.seq_id, sequence.output, reason)
+
+    def _retire(self, sequence: Sequence, reason: Reason) -> None:
+        """Out of the scheduler and the pool; its output is not an answer by itself."""
         kind = Kind.ABORT if reason in (Reason.ABORTED, Reason.DRAINED) else Kind.FINISH
         held = sequence.status is Status.RUNNING
         self.scheduler.retire(sequence)
@@ -221,33 +280,18 @@ class Engine:
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.request.request_id]
-        text = {"text": self.loaded.tokenizer.decode(sequence.output)} if self.config.record_text else {}
-        self._fact(type="output", request=sequence.request.request_id, seq_id=sequence.seq_id,
-                   tokens=len(sequence.output), finish=reason.name.lower(), **text)  # fmt: skip
+            self._beams.pop(sequence.request.request_id, None)
+
+    def _output_fact(self, request: int, seq_id: int, tokens: list[int], reason: Reason, **more: Any) -> None:
+        if self.config.record_text:
+            more["text"] = self.loaded.tokenizer.decode(tokens)
+        more["finish"] = reason.name.lower()
+        self._fact(type="output", request=request, seq_id=seq_id, tokens=len(tokens), **more)
 
     def _new_sequence(self, request: Request, number: int) -> Sequence:
         sequence = Sequence(self._next_seq, request, number)
         self._next_seq += 1
         return sequence
-
-    def _check(self, prompt: list[int], params: SamplingParams) -> None:
-        context, size = self.loaded.config.max_model_len, self.config.block_size
-        if not prompt:
-            raise UsageError("the prompt is empty: give at least one token")
-        if len(prompt) >= context:
-            raise UsageError(f"the prompt has {len(prompt)} tokens: the model's context is {context}; shorten it")
-        if params.n > self.config.scheduler.max_seqs:
-            raise UsageError(
-                f"n is {params.n}: at most max_seqs = {self.config.scheduler.max_seqs} samples run at once"
-            )
-        # The newest token is never written, so a request ends with one position less than it has tokens.
-        positions = min(len(prompt) + params.max_tokens, context) - 1
-        needed = -(-positions // size)
-        if needed > self.config.num_blocks:
-            raise UsageError(
-                f"pool too small for one request: {len(prompt)} prompt + {params.max_tokens} new tokens need {needed} "
-                f"blocks of {size}, the pool has {self.config.num_blocks}; raise num_blocks to at least {needed}"
-            )
 
     def _fact(self, **record: Any) -> None:
         if self.sink is not None:

@@ -4,6 +4,11 @@ Running sequences go first, oldest first, decodes before prefill chunks; then th
 When a running sequence cannot get a block the newest one gives all of its blocks up and is computed again later
 (preemption by recompute). The head of the queue is admitted whenever its blocks can be had by evicting, so the
 engine never stands still while work is left: a request that could never fit was refused when it was submitted.
+
+The beams of a request are one unit. They advance together, so a beam that is computed holds its blocks and waits for
+the others. That cannot lock up, because at most one unit is ever admitted in part: its beams stand side by side in
+the running list, give up their blocks all at once, and while some of them are queued nothing else is admitted. The
+older units run to their end, then the unit is alone, and alone it fits.
 """
 
 from __future__ import annotations
@@ -80,8 +85,7 @@ class Scheduler:
 
     def adopt(self, sequence: Sequence) -> None:
         """A forked sequence joins the running ones, behind its siblings."""
-        sequence.status = Status.RUNNING
-        self.running.append(sequence)
+        self._join(sequence)
 
     def retire(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is."""
@@ -103,8 +107,8 @@ class Scheduler:
     def _schedule_decodes(self, plan: StepPlan) -> bool:
         preempted = False
         for sequence in [s for s in self.running if not s.prefilling]:
-            if sequence.status is not Status.RUNNING:
-                continue  # preempted for an older one in this very loop
+            if sequence.waits or sequence.status is not Status.RUNNING:
+                continue  # has nothing to compute, or was preempted for an older one in this very loop
             if plan.tokens >= self.config.max_batched_tokens:
                 break
             while sequence.status is Status.RUNNING:
@@ -112,7 +116,8 @@ class Scheduler:
                     self.manager.append(sequence.seq_id, sequence.output[-1])
                 except OutOfBlocks:
                     preempted = True
-                    self._preempt(self.running[-1])
+                    if not self._make_room(sequence, plan):
+                        break
                     continue
                 plan.add(sequence, sequence.computed, sequence.length)
                 break
@@ -130,7 +135,7 @@ class Scheduler:
             plan.add(sequence, sequence.computed, hi)
 
     def _admit(self, plan: StepPlan) -> None:
-        for sequence in list(self.waiting):
+        for sequence in self._queue():
             if plan.tokens >= self.config.max_batched_tokens:
                 self._wait(sequence, Reason.TOKEN_BUDGET, 0)
                 return
@@ -140,8 +145,11 @@ class Scheduler:
             match = self.manager.probe(sequence.tokens, sequence.request.extras)
             if match.pending is not None:
                 self._wait(sequence, Reason.PREFIX_PENDING, match.needed)
+                if sequence.request.params.beams:
+                    return  # nothing may pass a beam whose unit is, or is about to be, admitted in part
                 continue  # it may share next step; those behind it need not wait
-            reserve = int(self.config.watermark * self.manager.num_blocks) if self.running else 0
+            others = any(s.unit is not sequence.unit for s in self.running)
+            reserve = int(self.config.watermark * self.manager.num_blocks) if others else 0
             if match.needed + reserve > match.available:
                 self._wait(sequence, Reason.NO_BLOCKS, match.needed)
                 return
@@ -152,17 +160,41 @@ class Scheduler:
                 sequence.cached_tokens = cached
             sequence.computed, sequence.admitted = cached, sequence.length
             sequence.last_wait = None
-            sequence.status = Status.RUNNING
             self.waiting.remove(sequence)
-            self.running.append(sequence)
+            self._join(sequence)
             self._schedule_chunk(plan, sequence)
+
+    def _queue(self) -> list[Sequence]:
+        """The waiting ones in order of admission: first what is missing of a unit that runs in part."""
+        if not self.waiting:
+            return []
+        begun = {id(s.unit) for s in self.running if s.request.params.beams}
+        return sorted(self.waiting, key=lambda s: id(s.unit) not in begun) if begun else list(self.waiting)
+
+    def _join(self, sequence: Sequence) -> None:
+        """Run it: the newest of all, but a beam right behind the other beams of its request."""
+        at = len(self.running)
+        if sequence.request.params.beams:
+            siblings = [i for i, s in enumerate(self.running) if s.unit is sequence.unit]
+            at = siblings[-1] + 1 if siblings else at
+        sequence.status = Status.RUNNING
+        self.running.insert(at, sequence)
+
+    def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
+        """Preempt the newest unit for this sequence; False if that is its own and part of it is in this very step."""
+        newest = self.running[-1].unit
+        if newest is sequence.unit and any(s.unit is newest for s in plan.sequences):
+            return False
+        for member in [s for s in reversed(self.running) if s.unit is newest]:
+            self._preempt(member)
+        return True
 
     def _preempt(self, sequence: Sequence) -> None:
         """The sequence gives its blocks up and goes to the head of the queue."""
         self.manager.free(sequence.seq_id, Kind.PREEMPT, Reason.CAPACITY, aux=sequence.computed)
         self.running.remove(sequence)
         sequence.status = Status.WAITING
-        sequence.computed = 0
+        sequence.computed, sequence.waits = 0, False
         sequence.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(sequence)

@@ -12,7 +12,11 @@ from kvscope.traces.schema import Reason
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 do not cut."""
+    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 do not cut.
+
+    beams: 0 samples; K searches with K beams, and the best `n` of its answers are the outputs. length_penalty: an
+    answer's score is its log-probability / length ** length_penalty; above 0 favours long ones.
+    """
 
     max_tokens: int = 64
     temperature: float = 0.0
@@ -22,6 +26,8 @@ class SamplingParams:
     n: int = 1
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
+    beams: int = 0
+    length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, value: object, limit: str) -> None:
@@ -34,6 +40,20 @@ class SamplingParams:
         require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0, at most 1")
         require(1 <= self.n <= 256, "n", self.n, "1..256 samples")
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "0..2**63-1")
+        require(0 <= self.beams <= 256, "beams", self.beams, "0..256 (0 searches with no beams)")
+        require(-10.0 <= self.length_penalty <= 10.0, "length_penalty", self.length_penalty, "-10..10")
+        if self.beams:
+            require(self.n <= self.beams, "n", self.n, f"at most beams = {self.beams}, whose answers it counts")
+            require(self.temperature == 0.0, "temperature", self.temperature, "0 with beams: beam search draws nothing")
+            require(self.top_k == 0, "top_k", self.top_k, "0 with beams: beam search draws nothing")
+            require(self.top_p == 1.0, "top_p", self.top_p, "1 with beams: beam search draws nothing")
+        else:
+            require(self.length_penalty == 1.0, "length_penalty", self.length_penalty, "1 without beams; set beams")
+
+    @property
+    def width(self) -> int:
+        """Sequences that run at once for one request: its beams, or its samples."""
+        return self.beams or self.n
 
 
 class Status(Enum):
@@ -71,6 +91,7 @@ class Sequence:
     preemptions: int = 0
     cached_tokens: int = 0  # of the first admission
     last_wait: tuple[int, int] | None = None  # what the last WAIT row said, so that it is written once
+    waits: bool = False  # a beam with nothing to compute until the other beams of its request are as far
 
     @property
     def tokens(self) -> list[int]:
@@ -84,8 +105,13 @@ class Sequence:
 
     @property
     def width(self) -> int:
-        """How many sequences this one stands for: all samples of its request until they are forked."""
-        return 1 if self.output else self.request.params.n
+        """How many sequences this one stands for: all samples or beams of its request until they are forked."""
+        return 1 if self.output else self.request.params.width
+
+    @property
+    def unit(self) -> object:
+        """What runs and is preempted as one: the beams of a request together, any other sequence by itself."""
+        return self.request if self.request.params.beams else self
 
     @property
     def prefilling(self) -> bool:

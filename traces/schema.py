@@ -140,6 +140,7 @@ class Reason(IntEnum):
     LAST_TOKEN = 20  # the last prompt token is always computed
     TOKENS_DIFFER = 21  # equal hash, different tokens
     DRAINED = 22  # engine shut down with the request unfinished
+    BEAM = 23  # beam search: none of the beam's continuations was among the best, or the search is over
 
 
 EVENT_DTYPE = np.dtype(

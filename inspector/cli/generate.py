@@ -18,6 +18,10 @@ def generate(
     model: Annotated[str, typer.Argument(help="smollm2, a folder with config.json and safetensors, or a .gguf file.")],
     prompts: Annotated[list[str], typer.Argument(help="One or more prompts; - reads one from standard input.")],
     n: Annotated[int, typer.Option("-n", "--samples", help="Samples per prompt; they share its blocks.")] = 1,
+    beams: Annotated[int, typer.Option(help="Beam search with K beams; -n then counts its best answers.")] = 0,
+    length_penalty: Annotated[
+        float, typer.Option(help="With beams: above 0 favours long answers, below 0 short ones.")
+    ] = 1.0,
     max_tokens: Annotated[int, typer.Option(help="New tokens per sample, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the K most likely tokens; 0 keeps all.")] = 0,
@@ -49,7 +53,9 @@ def generate(
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sequence import SamplingParams
 
-    params = SamplingParams(max_tokens, temperature, top_k, top_p, seed, n)
+    params = SamplingParams(
+        max_tokens, temperature, top_k, top_p, seed, n, beams=beams, length_penalty=length_penalty
+    )  # fmt: skip
     device, dtype = choose_device(device)
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)

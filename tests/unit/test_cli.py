@@ -53,6 +53,21 @@ def test_generate_json(capsys: pytest.CaptureFixture[str], tiny_folder: Path) ->
     assert all(s["tokens"] == 5 or s["finish_reason"] == "stop" for s in samples)
 
 
+def test_generate_with_beams(capsys: pytest.CaptureFixture[str], tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "beams.kvtrace"
+    status, out, _ = kvscope(
+        capsys, "generate", tiny_folder, "the cat", "--beams", 3, "-n", 2, "--length-penalty", 0.5, "--max-tokens", 6,
+        "--block-size", 4, "--trace", path, "--json",
+    )  # fmt: skip
+    assert status == 0
+    samples = json.loads(out)["samples"]
+    assert [s["sample"] for s in samples] == [0, 1]
+    assert samples[0]["text"] != samples[1]["text"]
+    assert all(s["finish_reason"] in ("stop", "length") for s in samples)
+    assert kvscope(capsys, "check", path)[0] == 0
+    assert kvscope(capsys, "inspect", path)[0] == 0
+
+
 def test_the_trace_is_clean_and_complete(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
     status, out, err = kvscope(capsys, "check", trace)
     assert (status, err) == (0, "")
@@ -111,6 +126,10 @@ def test_prompt_text_stays_out_of_the_trace(tiny_folder: Path, tmp_path: Path) -
         (["MODEL", "hi", "--temperature", "nan"], ["temperature is nan"]),
         (["MODEL", "hi", "--top-p", "0"], ["top_p is 0"]),
         (["MODEL", "hi", "--seed", "-1"], ["seed is -1"]),
+        (["MODEL", "hi", "--beams", "-1"], ["beams is -1"]),
+        (["MODEL", "hi", "--beams", "2", "-n", "3"], ["n is 3", "beams = 2"]),
+        (["MODEL", "hi", "--beams", "2", "--temperature", "1"], ["temperature is 1", "with beams"]),
+        (["MODEL", "hi", "--length-penalty", "2"], ["length_penalty is 2", "set beams"]),
         (["MODEL", "hi", "--max-seqs", "0"], ["max_seqs is 0"]),
         (["MODEL", "hi", "--max-batched-tokens", "0"], ["max_batched_tokens is 0"]),
         (["MODEL", "hi", "--device", "tpu"], ["device is 'tpu'"]),
