@@ -13,6 +13,7 @@ BENCHMARKS = {
     "pool": "what the block pool costs per block, beside a plain list allocator",
     "trace": "what recording costs per event, beside appending tuples to a list",
     "generate": "tokens per second on the CPU, beside transformers, with and without recording",
+    "simulate": "requests simulated per second, beside the real scheduler on the same requests",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }
 

@@ -28,6 +28,8 @@ TORCH_FREE = (
     "kvscope.inspector.fuzz.adapter",
     "kvscope.inspector.faults.sharing",
     "kvscope.engine.baselines",
+    "kvscope.inspector.simulate",
+    "kvscope.inspector.workloads",
 )
 
 
