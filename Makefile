@@ -51,8 +51,10 @@ types: $(VENV)/dev.ok
 	@$(BIN)/mypy
 
 bench: $(VENV)/dev.ok
-	@$(BIN)/python -m kvscope.benchmarks.trace
-	@$(BIN)/python -m kvscope.benchmarks.generate
+	@$(BIN)/kvscope bench trace
+	@$(BIN)/kvscope bench pool
+	@$(BIN)/kvscope bench simulate
+	@$(BIN)/kvscope bench generate
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out
