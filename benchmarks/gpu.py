@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,6 +120,7 @@ def rounds(call_bytes: int) -> int:
 def time_us(calls: Sequence[Callable[[], object]], repeats: int = 5) -> float:
     """Median time of one call in microseconds: all calls in one CUDA graph, replayed."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # what the calls read may still be in the making
     with torch.cuda.stream(stream):
         calls[0]()
     torch.cuda.synchronize()
@@ -153,20 +155,23 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / statistics.median(times[2:]) / 1e6
 
 
-def decode_us(bench: Bench, shape: Decode, *, order: bool = False, block: int = BLOCK) -> float:
+def decode_us(
+    bench: Bench, shape: Decode, *, order: bool = False, block: int = BLOCK, window: int = 0, **options: Any
+) -> float:
     """One layer's decode attention; its plan was made before, as the layers of a step share it."""
     lens = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
-    plan = plan_decode(lens, KV_HEADS)
+    plan = plan_decode(lens, KV_HEADS, window=window)
+    options["window"] = window
     q = bench.queries(len(shape.lengths))
     k, v = (side.view(-1, block, KV_HEADS, DIM) for side in (bench.k, bench.v))
     tables = bench.tables(shape.lengths, rounds(shape.kv_bytes), order=order, block=block)
-    return time_us([lambda t=t: paged_decode(q, k, v, t, lens, SCALE, plan=plan) for t in tables])
+    return time_us([lambda t=t: paged_decode(q, k, v, t, lens, SCALE, plan=plan, **options) for t in tables])
 
 
-def prefill_us(bench: Bench, shape: Prefill) -> float:
+def prefill_us(bench: Bench, shape: Prefill, **options: Any) -> float:
     lengths = [shape.context] * shape.rows
     lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
     start = torch.arange(shape.rows + 1, dtype=torch.int32, device="cuda") * shape.new
     q = bench.queries(shape.rows * shape.new)
     tables = bench.tables(lengths, 4)
-    return time_us([lambda t=t: paged_prefill(q, bench.k, bench.v, t, lens, start, SCALE) for t in tables])
+    return time_us([lambda t=t: paged_prefill(q, bench.k, bench.v, t, lens, start, SCALE, **options) for t in tables])

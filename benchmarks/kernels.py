@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,45 +34,11 @@ from kvscope.benchmarks.gpu import (
     prefill_us,
     time_us,
 )
+from kvscope.benchmarks.kernel_extras import Table, fp8, integrity, rope, swap, variants
 from kvscope.kernels import copy_blocks, plan_decode, write_kv
 
 PEERS: dict[str, Any] = json.loads(Path(__file__).with_name("kernel_peers.json").read_text(encoding="utf-8"))
 BEST = ("FA3", "FlashInfer")
-
-
-class Table:
-    """Rows of the result: a value, what it is compared with, their ratio (above 1: ours is better) and its gate."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def add(
-        self, name: str, value: float, unit: str, baseline: str = "", ratio: float | None = None, gate=None
-    ) -> None:
-        ok = None if gate is None or ratio is None else ratio >= gate
-        self.rows.append(
-            {
-                "name": name,
-                "value": round(value, 3),
-                "unit": unit,
-                "baseline": baseline or None,
-                "ratio": None if ratio is None else round(ratio, 3),
-                "gate": gate,
-                "ok": ok,
-            }
-        )
-
-    def mean(self, name: str, matching: Callable[[dict[str, Any]], bool], gate: float) -> None:
-        """A row with the geometric mean of the ratios of the rows that match."""
-        ratios = [row["ratio"] for row in self.rows if row["ratio"] and matching(row)]
-        value = math.prod(ratios) ** (1 / len(ratios))
-        self.add(name, value, "x", "geometric mean", value, gate)
-
-    def print(self) -> None:
-        for row in self.rows:
-            ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f} x {row['baseline']}"
-            verdict = "" if row["ok"] is None else f"  {'ok' if row['ok'] else 'BELOW'} (gate {row['gate']})"
-            print(f"{row['name']:34} {row['value']:>10,.1f} {row['unit']:8} {ratio}{verdict}")
 
 
 def peers(kind: str, name: str, copy_gbs: float, tokens: int | None = None) -> dict[str, float]:
@@ -214,6 +178,11 @@ def main() -> int:
     prefill(bench, table, copy_gbs)
     write(bench, table, copy_gbs)
     copy(bench, table, copy_gbs)
+    variants(bench, table)
+    fp8(bench, table, copy_gbs)
+    rope(bench, table, copy_gbs)
+    integrity(bench, table, copy_gbs)
+    swap(bench, table)
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": table.rows}
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

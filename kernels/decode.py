@@ -18,6 +18,7 @@ from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
 from kvscope.kernels.attend import attend_tile, soft_cap_factors
 from kvscope.kernels.plan import FIELDS, DecodePlan, plan_decode
+from kvscope.kernels.quantize import for_cache
 
 JOIN = 8  # pieces joined at a time
 STRETCH = 512  # elements of a KV head's output joined at a time
@@ -84,6 +85,7 @@ def decode_kernel(
     total = tl.zeros([GP], tl.float32)
     acc = tl.zeros([GP, DP], tl.float32)
     own = tl.zeros([GP], tl.int32) + (end - 1)
+    q = for_cache(q, SCALED)
     if SCALED:
         scale *= tl.load(k_scale_ptr + kv_head * k_scale_stride)
     # Block ids run one tile ahead in a loop variable: the compiler then keeps several key and value tiles in flight.

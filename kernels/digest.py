@@ -16,30 +16,39 @@ from torch import Tensor
 
 STEP = tl.constexpr(0x9E3779B1)
 SPREAD = tl.constexpr(0x85EBCA6B)
-MAX_STRETCH = 2048  # words at a time
+MAX_STRETCH = 1024  # words at a time
+PLANES = 4  # per program
 
 
 @triton.jit
 def digest_kernel(
-    words, units, out, plane_words, unit_words, units_per_block, STRETCH: tl.constexpr, LISTED: tl.constexpr
-):
-    """The share of one plane in one unit's digest; a unit is a block or a slot, a plane one layer's keys or values."""
-    at, plane = tl.program_id(0), tl.program_id(1)
+    words, units, out, plane_words, unit_words, units_per_block, planes,
+    STRETCH: tl.constexpr, PLANES: tl.constexpr, LISTED: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """The share of some planes in a unit's digest; a unit is a block or a slot, a plane one layer's keys or values."""
+    at, first = tl.program_id(0), tl.program_id(1) * PLANES
     unit = at.to(tl.int64)
     if LISTED:
         unit = tl.load(units + at)
         if unit < 0:
             return
-    words += plane.to(tl.int64) * plane_words + unit * unit_words
-    index = (plane * units_per_block + (unit % units_per_block).to(tl.int32)) * unit_words
+    within = (unit % units_per_block).to(tl.int32)
     lane = tl.arange(0, STRETCH)
     total = tl.zeros([STRETCH], tl.uint64)
-    for start in range(0, unit_words, STRETCH):
-        live = start + lane < unit_words
-        word = tl.load(words + start + lane, mask=live, other=0).to(tl.uint32, bitcast=True)
-        y = (word ^ ((index + start + lane).to(tl.uint32) * STEP)) * SPREAD
-        x = (y ^ (y >> 15)).to(tl.uint64)
-        total += tl.where(live, x * x, 0)
+    line = words + first.to(tl.int64) * plane_words + unit * unit_words + lane
+    for plane in range(first, tl.minimum(first + PLANES, planes)):
+        # i * STEP of the first words; it grows by a constant from stretch to stretch.
+        key = ((plane * units_per_block + within) * unit_words + lane).to(tl.uint32) * STEP
+        for start in range(0, unit_words, STRETCH):
+            word = tl.load(line + start) if EVEN else tl.load(line + start, mask=start + lane < unit_words, other=0)
+            y = (word.to(tl.uint32, bitcast=True) ^ key) * SPREAD
+            x = (y ^ (y >> 15)).to(tl.uint64)
+            if EVEN:
+                total += x * x
+            else:
+                total += tl.where(start + lane < unit_words, x * x, 0)
+            key += tl.full([STRETCH], STRETCH, tl.uint32) * STEP
+        line += plane_words
     tl.atomic_add(out + at, tl.sum(total, 0).to(tl.int64, bitcast=True), sem="relaxed")
 
 
@@ -52,9 +61,9 @@ def _digest(kv: Tensor, units: Tensor | None, count: int, per_block: int) -> Ten
     unit_words = block_words // per_block
     words = kv.view(-1).view(torch.int32)
     stretch = min(MAX_STRETCH, triton.next_power_of_2(unit_words))
-    digest_kernel[(count, 2 * layers)](
-        words, words if units is None else units, out, num_blocks * block_words, unit_words, per_block,
-        STRETCH=stretch, LISTED=units is not None, num_warps=8 if stretch >= 2048 else 4,
+    digest_kernel[(count, triton.cdiv(2 * layers, PLANES))](
+        words, words if units is None else units, out, num_blocks * block_words, unit_words, per_block, 2 * layers,
+        STRETCH=stretch, PLANES=PLANES, LISTED=units is not None, EVEN=unit_words % stretch == 0, num_warps=4,
     )  # fmt: skip
     return out
 

@@ -16,6 +16,7 @@ from kvscope.errors import UsageError
 from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
 from kvscope.kernels.attend import attend_tile, soft_cap_factors
+from kvscope.kernels.quantize import for_cache
 
 # Where running maxima start: finite, for a row may see nothing of the first tile its neighbours see.
 LOWEST = tl.constexpr(-1e30)
@@ -74,6 +75,7 @@ def prefill_kernel(
     table = table_ptr + row.to(tl.int64) * table_stride
     k_ptr += kv_head.to(tl.int64) * head_stride
     v_ptr += kv_head.to(tl.int64) * head_stride
+    q = for_cache(q, SCALED)
     if SCALED:
         scale *= tl.load(k_scale_ptr + kv_head * k_scale_stride)
     top = tl.full([BQ * GP], LOWEST, tl.float32)
