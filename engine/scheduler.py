@@ -52,15 +52,12 @@ class StepPlan:
 
     sequences: list[Sequence] = field(default_factory=list)
     rows: list[Scheduled] = field(default_factory=list)
+    tokens: int = 0  # positions this step computes
 
     def add(self, sequence: Sequence, lo: int, hi: int) -> None:
         self.sequences.append(sequence)
         self.rows.append(Scheduled(sequence.seq_id, lo, hi))
-
-    @property
-    def tokens(self) -> int:
-        """Positions this step computes."""
-        return sum(row.hi - row.lo for row in self.rows)
+        self.tokens += hi - lo
 
 
 class Scheduler:
