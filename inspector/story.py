@@ -11,11 +11,14 @@ from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import IntArray, Names, TraceLike, actor_of, joined, life, row_of, short_path, site_of
 from kvscope.inspector.state import Holder, PoolState, holders, state_at
+from kvscope.inspector.taint import foreign_reads
 from kvscope.traces.schema import Kind, unpack_range
 from kvscope.traces.sink import Frame, Site
 
 # Codes whose fault leaves wrong bytes behind that later steps read.
 CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016"})
+# Of these, the ones that leave another write in a slot than its readers count on.
+_BY_WRITER = frozenset({"KV002", "KV006", "KV015"})
 # Events that a detector names beside the life's own story: role -> heading.
 _EXTRA = {
     "first_release": "first released by",
@@ -254,14 +257,18 @@ def _ledger(trace: TraceLike, finding: Finding, rows: IntArray, names: Names) ->
 
 
 def _readers(trace: TraceLike, finding: Finding) -> list[Reader]:
-    """Who read the touched slots in steps after the fault, the writer of the fault aside."""
+    """Who read the touched slots in steps after the fault, and found there what another sequence wrote."""
     slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
+    by_writer = finding.code in _BY_WRITER
+    foreign = foreign_reads(trace, finding.block, slot_lo, slot_hi) if by_writer else {}
     out = []
     for seq_id, lblock, gen, since, until in _tenures(trace, finding.block):
-        own = seq_id == finding.seq_id and finding.code not in ("KV002", "KV009")
+        own = seq_id == finding.seq_id and not by_writer and finding.code != "KV009"
         if own or until <= finding.seq:
             continue
         steps = _steps_of(trace, seq_id, max(since, finding.seq), until, lblock * trace.block_size + slot_lo)
+        if by_writer:
+            steps = steps[np.isin(steps, list(foreign))]
         if len(steps):
             events = trace.events[steps]
             ends = events["lblock"].astype(np.int64) + events["fill"]

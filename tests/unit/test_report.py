@@ -16,6 +16,7 @@ from kvscope.inspector.findings import CODES, Finding, check, group
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.report import report, to_json
 from kvscope.inspector.rules import RULES
+from kvscope.inspector.story import tell
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import Frame, Site
 
@@ -112,10 +113,38 @@ def test_a_missing_copy_names_everything() -> None:
         "[0:2]     written by request haiku (sequence 1)",
         "copy-on-write of b5#1 slots [0:2] into a fresh block for haiku/1 was due before seq 10",
         "2 slots of b5#1 ([2:4]) were written by both haiku and haiku/1",
-        "request haiku (sequence 1) read b5#1[2:3] in steps 2-3",
+        "Blast radius: request haiku/1 (sequence 2) read b5#1[2:3] in steps 2-3",
         "kvscope dashboard demo.kvtrace --seq 10 --block 5",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_the_victims_are_those_who_read_what_another_wrote(order: tuple[int, ...]) -> None:
+    trace = HandTrace(num_blocks=4, block_size=4)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 1, seq_id=1).begin((1, 0, 1, [(0, 1)])).end()
+    for child in (2, 3):
+        trace.event(Kind.FORK, seq_id=child, aux=1).share(0, seq_id=child)
+    for position in (1, 2):
+        for seq_id in order:
+            trace.write(0, position, position + 1, seq_id=seq_id)
+        trace.begin(*((seq_id, position, position + 1, [(0, 1)]) for seq_id in (1, 2, 3))).end()
+    first = next(f for f in check(trace).findings if f.code == "KV006")
+    assert (first.seq_id, first.slot_lo, first.slot_hi) == (order[0], 1, 2)
+    assert [r.seq_id for r in tell(first, trace).readers] == sorted(order[:2])
+
+
+def test_a_child_of_a_torn_parent_reads_what_the_parent_did_not_write() -> None:
+    trace = HandTrace(num_blocks=4, block_size=4)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 1, seq_id=1).begin((1, 0, 1, [(0, 1)])).end()
+    trace.event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2)
+    trace.write(0, 1, 2, seq_id=1).write(0, 1, 2, seq_id=2)
+    trace.begin((1, 1, 2, [(0, 1)]), (2, 1, 2, [(0, 1)])).end()
+    for child, parent in ((3, 1), (4, 2)):
+        trace.event(Kind.FORK, seq_id=child, aux=parent).share(0, seq_id=child)
+    trace.begin((3, 1, 2, [(0, 1)]), (4, 1, 2, [(0, 1)])).end()
+    first = next(f for f in check(trace).findings if f.code == "KV006")
+    assert [r.seq_id for r in tell(first, trace).readers] == [1, 3]
 
 
 def test_equal_mistakes_are_told_once() -> None:
@@ -150,7 +179,7 @@ def test_json_holds_the_same() -> None:
     assert [h["name"] for h in story["also_held_by"]] == ["haiku"]
     assert story["clobbered_slots"] == [2, 3]
     assert story["missing"].startswith("copy-on-write of b5#1 slots [0:2]")
-    assert story["blast_radius"][0]["name"] == "haiku"
+    assert story["blast_radius"][0]["name"] == "haiku/1"  # haiku writes last in each step
     assert story["view"] == "kvscope dashboard x.kvtrace --seq 10 --block 5"
 
 
