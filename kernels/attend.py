@@ -46,11 +46,7 @@ def attend_tile(
     else:
         k = tl.load(k_ptr + offsets)
         v = tl.load(v_ptr + offsets)
-    if k.dtype != q.dtype:  # an 8-bit cache is widened; its scales are the caller's
-        k = k.to(q.dtype)
-        # The product with a one that the compiler cannot see keeps it from moving the widening behind the transposing
-        # read of shared memory, which it can do for 16-bit values at once and for 8-bit ones only byte by byte.
-        v = v.to(q.dtype) * (scale * 0.0 + 1.0).to(q.dtype)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # an 8-bit cache is widened; its scales are the caller's
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if CAPPED:  # cap * tanh(score): 1 - 2 / (exp(2 x) + 1) is right at both ends, where exp2 is 0 or infinite
         scores = cap - 2.0 * cap / (tl.exp2(scores * scale) + 1.0)

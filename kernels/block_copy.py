@@ -10,7 +10,7 @@ from torch import Tensor
 from kvscope.errors import UsageError
 
 MAX_STRETCH = 512  # words per program
-WARPS = 8
+WARPS = 4
 
 
 @triton.jit

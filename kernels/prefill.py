@@ -38,9 +38,9 @@ def find_row(start_ptr, rows, block, BQ: tl.constexpr):
 
 @triton.jit
 def prefill_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr, k_scale_ptr, v_scale_ptr,
-    scale, cap, window, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
-    k_scale_stride, v_scale_stride,
+    q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, lens_ptr, start_ptr,
+    scale, rows, tokens, table_stride, q_row_stride, q_head_stride, block_stride, slot_stride, head_stride,
+    cap, window, k_scale_ptr, v_scale_ptr, k_scale_stride, v_scale_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     BQ: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SCALED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -140,17 +140,19 @@ def paged_prefill(
     if tokens == 0:
         return out
     padded, group = max(16, triton.next_power_of_2(dim)), heads // kv_heads
-    config = tuning.prefill_config(padded, q.element_size(), tokens, heads, q.device)
+    config = tuning.prefill_config(padded, tuning.key_bytes(q, k_cache), tokens, heads, q.device)
     padded_group = triton.next_power_of_2(group)
     queries = max(1, config.rows // padded_group)
     blocks = tokens // queries + rows + 1
     if blocks > MAX_BLOCKS:
         raise UsageError(f"{tokens} tokens in one prefill are too many; give at most {MAX_BLOCKS * queries} a call")
+    factor, cap = soft_cap_factors(scale, soft_cap)
     k_scale, v_scale = scales or (q, q)  # not read without scales
     prefill_kernel[(kv_heads, blocks)](
-        q, k_cache, v_cache, out, block_table, seq_lens, query_start, k_scale, v_scale,
-        *soft_cap_factors(scale, soft_cap), window, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
-        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), k_scale.stride(0), v_scale.stride(0),
+        q, k_cache, v_cache, out, block_table, seq_lens, query_start,
+        factor, rows, tokens, block_table.stride(0), q.stride(0), q.stride(1),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), cap, window, k_scale, v_scale,
+        k_scale.stride(0), v_scale.stride(0),
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
         WINDOWED=window > 0, CAPPED=soft_cap > 0, SCALED=scales is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

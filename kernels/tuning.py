@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 PIECE_ALIGN = 64  # tokens: pieces of a split context start at multiples of this
 MIN_PIECE = 128  # tokens: a smaller piece costs more in joining than it gains
@@ -58,7 +59,12 @@ def table() -> dict[str, dict[str, Config]]:
 
 def key_size(padded_dim: int, itemsize: int) -> str:
     """Name of a key's size in the table."""
-    return f"{padded_dim * itemsize}B" + ("-float32" if itemsize == 4 else "")
+    return f"{padded_dim * itemsize}B" + {4: "-float32", 1: "-fp8"}.get(itemsize, "")
+
+
+def key_bytes(q: Tensor, k_cache: Tensor) -> int:
+    """Bytes of a key's element as far as tiles go: float32 queries decide by their own, whatever the cache holds."""
+    return q.element_size() if q.element_size() == 4 else k_cache.element_size()
 
 
 def decode_split(programs: int, device: torch.device) -> Split:

@@ -97,11 +97,11 @@ def test_prefill_head_ratios(compiled, heads, kv_heads, block_size, dim):
     run_prefill(compiled, torch.float16, dim, 512, heads, kv_heads, block_size)
 
 
-@pytest.mark.parametrize("batch", [1, 64])
-def test_fp8(compiled, batch):
+@pytest.mark.parametrize(("batch", "dim"), [(1, 128), (64, 128), (64, 256)])
+def test_fp8(compiled, batch, dim):
     ones = torch.ones(8)
-    run_decode(compiled, torch.bfloat16, 128, batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
-    run_prefill(compiled, torch.bfloat16, 128, 4096 // batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
+    run_decode(compiled, torch.bfloat16, dim, batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
+    run_prefill(compiled, torch.bfloat16, dim, 4096 // batch, stored=torch.float8_e4m3fn, scales=(ones, ones))
 
 
 def test_window_and_soft_cap(compiled):
