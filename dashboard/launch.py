@@ -147,10 +147,13 @@ def wait_until_healthy(process: subprocess.Popen[bytes], host: str, port: int) -
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server: politely, then by force."""
+    """End the server: politely, then by force.
+
+    With SIGTERM, not SIGINT: what a shell starts in the background, and all its children, have SIGINT ignored.
+    """
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGINT)
+    process.terminate()
     try:
         process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:

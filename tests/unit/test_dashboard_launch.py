@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -67,14 +68,50 @@ def test_server_that_ends_while_starting_is_said() -> None:
         launch.wait_until_healthy(process, "127.0.0.1", 1)
 
 
-def test_stop_ends_a_process_that_ignores_the_polite_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.3)
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+def _ignoring(name: str) -> subprocess.Popen[bytes]:
+    """A process that ignores this signal and runs a minute."""
+    code = f"import signal, time; signal.signal(signal.{name}, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
+    return process
+
+
+def test_stop_ends_a_process_that_ignores_the_polite_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.3)
+    process = _ignoring("SIGTERM")
     launch.stop(process)
-    assert process.poll() is not None
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_stop_needs_no_force_where_interrupts_are_ignored() -> None:
+    """Children of a shell's background job have SIGINT ignored."""
+    process = _ignoring("SIGINT")
+    launch.stop(process)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_served_in_the_background_ends_on_sigterm(toy_traces: dict[str, Path]) -> None:
+    """A real server, started with SIGINT ignored: SIGTERM ends it and its child within 3 s, with exit status 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    code = (
+        "import signal, sys; from pathlib import Path; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "from kvscope.dashboard.launch import serve;"
+        "sys.exit(serve(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda link: print(link, flush=True)))"
+    )
+    argv = [sys.executable, "-c", code, str(toy_traces["clean"]), str(port)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == launch.url(port=port)
+        process.terminate()
+        assert process.wait(3) == 0
+    finally:
+        process.kill()
+        process.wait()
+    launch.check_port("127.0.0.1", port)  # nobody listens there any more
 
 
 def test_launcher_imports_no_streamlit() -> None:
