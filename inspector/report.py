@@ -207,19 +207,19 @@ def _ledger(story: Story) -> list[str]:
 
 def _pool(story: Story) -> list[str]:
     block, pool = story.finding.block, story.pool
-    if not 0 <= block < pool.num_blocks:
+    if not pool.num_blocks:
         return []
     lines = [f"Pool around b{block}:"]
-    first = max(0, block // 4 - 1) * 4
+    first, end = pool.first, pool.first + pool.num_blocks
     notes = {0: LEGEND[: LEGEND.index("  S")], 1: LEGEND[LEGEND.index("S") : LEGEND.index("  W")],
              2: LEGEND[LEGEND.index("W") :]}  # fmt: skip
     width = len(f"b{first + 8}")
-    for i, start in enumerate(range(first, min(first + 12, pool.num_blocks), 4)):
+    for i, start in enumerate(range(first, end, 4)):
         cells = ""
-        for b in range(start, min(start + 4, pool.num_blocks)):
+        for b in range(start, min(start + 4, end)):
             mark = "[" if b == block else "]" if b == block + 1 and b > start else " "
             cells += mark + pool.letter(b)
-        cells += "]" if block == min(start + 4, pool.num_blocks) - 1 else " "
+        cells += "]" if block == min(start + 4, end) - 1 else " "
         arrow = "=>" if start <= block < start + 4 else "  "
         lines.append(f" {arrow}{f'b{start}':>{width}}:{cells:<10}  {notes[i]}".rstrip())
     return lines

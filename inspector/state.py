@@ -62,10 +62,11 @@ class PoolState:
     published: npt.NDArray[np.bool_]  # in the prefix index
     writing: npt.NDArray[np.bool_]  # a write was issued and has not committed
     last_seq: IntArray  # number of the last event that touched it, -1 = none
+    first: int = 0  # the block that the arrays begin with
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the pool."""
+        """Blocks in the pool, or in the part of it that was asked for."""
         return len(self.state)
 
     @property
@@ -111,9 +112,10 @@ class PoolState:
 
     def letter(self, block: int) -> str:
         """One letter for a map: F Q P S C T, or W for a private block that is being written."""
-        if self.writing[block] and self.state[block] == BlockState.PRIVATE:
+        at = block - self.first
+        if self.writing[at] and self.state[at] == BlockState.PRIVATE:
             return WRITING_LETTER
-        return STATE_LETTERS[int(self.state[block])]
+        return STATE_LETTERS[int(self.state[at])]
 
     def _count(self, state: BlockState) -> int:
         return int(np.count_nonzero(self.state == state))
@@ -133,13 +135,19 @@ class Holder:
     slot_hi: int = -1
 
 
-def state_at(trace: TraceLike, seq: int) -> PoolState:
-    """The pool just after event `seq` (before the first event for a smaller number, at the end for a larger one)."""
+def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolState:
+    """The pool just after event `seq` (before the first event for a smaller number, at the end for a larger one).
+
+    Args:
+        blocks: only these neighbouring blocks, where a few will do.
+    """
     trace = frozen(trace)
-    n, rows_of_seq = trace.num_blocks, rows_until(trace, seq)
+    blocks = range(trace.num_blocks) if blocks is None else blocks
+    n, rows_of_seq = len(blocks), rows_until(trace, seq)
     events = trace.events[:rows_of_seq]
-    rows = block_rows(events, n)
-    block = events["block"][rows].astype(np.int64)
+    rows = block_rows(events, trace.num_blocks)
+    rows = rows[(events["block"][rows] >= blocks.start) & (events["block"][rows] < blocks.stop)]
+    block = events["block"][rows].astype(np.int64) - blocks.start
     last_row = np.full(n, -1, dtype=np.int64)
     last_row[block] = rows
     gen = np.zeros(n, dtype=np.int32)
@@ -171,6 +179,7 @@ def state_at(trace: TraceLike, seq: int) -> PoolState:
         fill=np.where(state == BlockState.FREE, 0, fill).astype(np.int32), published=published,
         writing=writing & held,
         last_seq=np.where(last_row >= 0, np.asarray(trace.seqs, dtype=np.int64)[last_row], -1),
+        first=blocks.start,
     )  # fmt: skip
 
 

@@ -86,15 +86,16 @@ class Story:
     clobberers: list[int]  # those sequences
     missing: str
     ledger: list[str]
-    pool: PoolState
+    pool: PoolState  # of the neighbourhood of the block; empty without one
     readers: list[Reader] = field(default_factory=list)
 
 
 def tell(finding: Finding, trace: TraceLike) -> Story:
     """Gather the story of a finding."""
     names = Names(trace.facts)
-    pool = state_at(trace, finding.seq)
     has_block = 0 <= finding.block < trace.num_blocks
+    around = max(0, finding.block // 4 - 1) * 4
+    pool = state_at(trace, finding.seq, range(around, min(around + 12, trace.num_blocks) if has_block else around))
     rows = life_rows(trace, finding.block, finding.gen) if has_block else np.empty(0, dtype=np.int64)
     before = rows[np.asarray(trace.seqs)[rows] < finding.seq]
     torn = [w for w in slot_writers(trace, trace.events, rows.tolist()) if len(w.writers) > 1] if has_block else []
@@ -214,8 +215,9 @@ def _reused(trace: TraceLike, finding: Finding) -> int | None:
 def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> str:
     block = finding.block
     held = list(dict.fromkeys(names(h.seq_id) for h in holders(trace, block, finding.seq) if h.kind == "table"))
-    state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[block])]
-    current = life(block, int(pool.gen[block]))
+    at = block - pool.first
+    state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[at])]
+    current = life(block, int(pool.gen[at]))
     by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""
     freed, after = freed_at(trace, finding), ""
     if freed is not None:

@@ -65,7 +65,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> Che
         findings=tuple(sorted(ledger.findings, key=lambda f: (f.seq, f.code))),
         events=len(trace.events),
         blocks=len(ledger.touched),
-        slots=sum(bits.bit_count() for bits in ledger.ever_written),
+        slots=sum(bits.bit_count() for bits in ledger.ever_written.values()),
         detectors=tuple(d.name for d in detectors if d.name not in idle),
         idle=tuple((name, f"the trace has no {kinds_wanted} events") for name, kinds_wanted in idle.items()),
         notes=_notes(trace, ledger, gaps),

@@ -211,7 +211,7 @@ class Cons(Detector):
             said = wrong if any(wrong) else ()
 
     def _leaks(self) -> None:
-        for block in self.ledger.blocks:
+        for _, block in sorted(self.ledger.blocks.items()):
             if not block.known:
                 continue
             for (seq_id, lblock), since in block.entries.items():

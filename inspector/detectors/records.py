@@ -67,6 +67,24 @@ class Block:
         self.place, self.published, self.published_as, self.published_at = UNPLACED, False, None, -1
 
 
+class Blocks(dict[int, Block]):
+    """The blocks that the events speak of, by id; each is made when first asked for, whatever the pool's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known = True  # what no event has touched is free, until events are lost
+
+    def __missing__(self, block: int) -> Block:
+        made = self[block] = Block(block, known=self._known)
+        return made
+
+    def lose(self) -> None:
+        """Events were lost: nothing is known of any block."""
+        self._known = False
+        for block in self.values():
+            block.known = False
+
+
 @dataclass(slots=True)
 class Sequence:
     """One sequence and its block table."""

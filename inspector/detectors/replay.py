@@ -13,7 +13,7 @@ what is not known is not judged.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from kvscope.inspector.detectors.records import (
@@ -22,6 +22,7 @@ from kvscope.inspector.detectors.records import (
     UNPLACED,
     WORD,
     Block,
+    Blocks,
     OpenStep,
     PendingWrite,
     Row,
@@ -45,7 +46,7 @@ class Ledger:
         self.block_size = trace.block_size
         self.num_blocks = trace.num_blocks
         self.full = (1 << trace.block_size) - 1
-        self.blocks = [Block(i) for i in range(trace.num_blocks)]
+        self.blocks = Blocks()
         self.sequences: dict[int, Sequence] = {}
         self.details = {k: details_map(trace, k) for k in (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS)}
         self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT)}
@@ -67,7 +68,7 @@ class Ledger:
         self.unknown_tables = False
         self.unjudged = 0
         self.touched: set[int] = set()
-        self.ever_written = [0] * trace.num_blocks
+        self.ever_written: defaultdict[int, int] = defaultdict(int)  # block -> bit per slot
         self.nobody = Block(-1, known=False)
 
     # -- what detectors ask and say ---------------------------------------------------------------------------------
@@ -128,8 +129,7 @@ class Ledger:
 
     def lose(self) -> None:
         """Events were lost here: forget what can no longer be relied on."""
-        for block in self.blocks:
-            block.known = False
+        self.blocks.lose()
         self.unknown_blocks = self.num_blocks
         for sequence in self.sequences.values():
             sequence.known = False

@@ -7,6 +7,7 @@ import pytest
 from kvscope.errors import UsageError
 from kvscope.inspector.findings import Finding, check
 from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.report import report
 from kvscope.traces.schema import Kind
 
 
@@ -285,3 +286,16 @@ def test_a_trace_that_is_all_faults_stays_small(monkeypatch: pytest.MonkeyPatch)
     result = check(trace)
     assert len(result.findings) == 3
     assert result.notes[0].startswith("2 more findings")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_check_costs_what_the_trace_holds_not_what_its_pool_could(lost: bool) -> None:
+    trace = done().release(0, seq_id=1)
+    trace = trace.lose(2).alloc(1, seq_id=2) if lost else trace
+    small = check(trace)
+    text = report(small, trace)
+    trace.num_blocks = 2**31 - 1
+    huge = check(trace)
+    assert (huge.findings, huge.blocks, huge.slots) == (small.findings, small.blocks, small.slots)
+    assert small.findings
+    assert len(report(huge, trace)) >= len(text)
