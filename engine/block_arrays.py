@@ -26,14 +26,19 @@ class BlockState(IntEnum):
     IN_TRANSIT = 6
 
 
+def check_geometry(num_blocks: int, block_size: int) -> None:
+    """Raises UsageError unless a pool can have this many blocks of this many slots."""
+    if not 1 <= num_blocks <= MAX_BLOCKS:
+        raise UsageError(f"num_blocks is {num_blocks}: must be 1..{MAX_BLOCKS}")
+    if not 1 <= block_size <= MAX_BLOCK_SIZE:
+        raise UsageError(f"block_size is {block_size}: must be 1..{MAX_BLOCK_SIZE} slots")
+
+
 class BlockArrays:
     """State, life, holders and fill of `num_blocks` blocks, and the lists that the unheld ones are on."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if not 1 <= num_blocks <= MAX_BLOCKS:
-            raise UsageError(f"num_blocks is {num_blocks}: must be 1..{MAX_BLOCKS}")
-        if not 1 <= block_size <= MAX_BLOCK_SIZE:
-            raise UsageError(f"block_size is {block_size}: must be 1..{MAX_BLOCK_SIZE} slots")
+        check_geometry(num_blocks, block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.state = np.zeros(num_blocks, dtype=np.uint8)

@@ -35,7 +35,8 @@ class SamplingParams:
                 raise UsageError(f"{name} is {value}: must be {limit}")
 
         require(1 <= self.max_tokens <= 1 << 20, "max_tokens", self.max_tokens, f"1..{1 << 20}")
-        require(0.0 <= self.temperature <= 100.0, "temperature", self.temperature, "0..100 (0 is greedy)")
+        warm = self.temperature == 0.0 or 1e-6 <= self.temperature <= 100.0
+        require(warm, "temperature", self.temperature, "0 (greedy) or 0.000001..100")
         require(0 <= self.top_k <= 1 << 20, "top_k", self.top_k, f"0..{1 << 20} (0 cuts nothing)")
         require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0, at most 1")
         require(1 <= self.n <= 256, "n", self.n, "1..256 samples")

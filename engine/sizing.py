@@ -16,8 +16,9 @@ _UNITS = {
     "k": 10**3, "kb": 10**3, "kib": 2**10,
     "m": 10**6, "mb": 10**6, "mib": 2**20,
     "g": 10**9, "gb": 10**9, "gib": 2**30,
+    "t": 10**12, "tb": 10**12, "tib": 2**40,
 }  # fmt: skip
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)")
 
 
 def parse_bytes(text: str) -> int:
@@ -28,7 +29,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _UNITS:
-        raise UsageError(f"{text!r} is not a size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+        raise UsageError(f"{text!r} is not a size: write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB")
     value = int(float(match[1]) * _UNITS[match[2]])
     if value <= 0:
         raise UsageError(f"{text!r} is not a usable size: it must be above zero")

@@ -50,6 +50,8 @@ class ChatTemplate:
             raise UsageError(f"the chat template of {self.name} refuses these messages: {error}") from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise ModelError(f"the chat template of {self.name} cannot be rendered: {one_line(error)}") from None
+        except (RecursionError, MemoryError) as error:
+            raise ModelError(f"the chat template of {self.name} does not end: {type(error).__name__}") from None
 
 
 def _to_json(value: object, indent: int | None = None) -> str:

@@ -241,7 +241,8 @@ def config_from_folder(folder: Path) -> ModelConfig:
 def _folder_window(facts: _Facts, arch: str, max_len: int) -> int:
     """The smallest attention window of any layer; `max_len` where attention is full."""
     values = facts.values
-    if "sliding_attention" in (values.get("layer_types") or ()) or (
+    kinds = values.get("layer_types")
+    if (isinstance(kinds, list) and "sliding_attention" in kinds) or (
         arch == "qwen2" and values.get("use_sliding_window")
     ):
         return facts.integer("sliding_window", _MISTRAL_DEFAULT_WINDOW)

@@ -97,7 +97,12 @@ def locate(spec: str | Path) -> Path:
             state = "not on this machine yet" if not _candidates(model) else "damaged (its hash is wrong)"
             raise ModelError(f"model '{spec}' is {state}; run: kvscope models get {spec}")
         return found
-    path = Path(spec).expanduser()
+    if not str(spec):
+        raise ModelError(f"the model's name is empty: give {', '.join(EMBEDDED)}, a folder or a .gguf file")
+    try:
+        path = Path(spec).expanduser()
+    except RuntimeError:
+        raise ModelError(f"model '{spec}': there is no such user's home directory") from None
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} is no model folder: it has no config.json")

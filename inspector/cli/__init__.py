@@ -29,6 +29,9 @@ COMMANDS = {
 }
 
 
+BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+
+
 def build() -> typer.Typer:
     """The app with every command of the table."""
     from importlib import import_module
@@ -65,22 +68,26 @@ def build() -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; every error is one line on standard error. Returns the exit code."""
-    import typer
-
     from kvscope.errors import KVScopeError
 
     try:
+        import typer
+
         status = typer.main.get_command(build()).main(list(arguments), "kvscope", standalone_mode=False)
         if status == 130:
             return _interrupted()
         return status if isinstance(status, int) else 0
     except KVScopeError as error:
         return _fail(str(error))
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return _interrupted()
+    except SystemExit:  # how Click ends when nobody reads our output any more
+        return BROKEN_PIPE
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:  # a usage error's class depends on the Typer version: known by what it offers
+        if type(error).__name__ == "Abort":
+            return _interrupted()
         if not hasattr(error, "format_message"):
             raise
         return _usage(error)
@@ -91,7 +98,15 @@ def main() -> None:
     # Read by OpenMP when torch is loaded: threads that wait give their core away. Without it two threads on one free
     # core take ten times as long as one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.exit(run(sys.argv[1:]))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: what is written there is not wanted
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
 
 
 def _fail(message: str, code: int = 2) -> int:

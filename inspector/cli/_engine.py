@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 errors = Console(stderr=True)
 
 
+def say(text: str) -> None:
+    """A line for people, on standard error, exactly as it is: paths may hold what Rich takes for markup."""
+    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 @dataclass(frozen=True)
 class PoolOptions:
     """How big the pool is to be: `kv_memory` wins over `num_blocks`."""
@@ -31,13 +36,24 @@ class PoolOptions:
 
     def blocks(self, loaded: LoadedModel, dtype_bytes: int) -> int:
         """Blocks of the pool for this model."""
+        from kvscope.engine.block_arrays import MAX_BLOCKS
         from kvscope.engine.sizing import blocks_in, parse_bytes
 
-        if self.block_size < 1:
-            raise UsageError(f"block_size is {self.block_size}: must be at least 1 slot")
         if self.kv_memory is None:
             return self.num_blocks
-        return blocks_in(parse_bytes(self.kv_memory), loaded.config, self.block_size, dtype_bytes)
+        count = blocks_in(parse_bytes(self.kv_memory), loaded.config, self.block_size, dtype_bytes)
+        if count > MAX_BLOCKS:
+            raise UsageError(f"kv_memory {self.kv_memory} holds {count:,} blocks: a pool has at most {MAX_BLOCKS:,}")
+        return count
+
+    def check(self) -> None:
+        """Raises UsageError for what is wrong whatever the model is."""
+        from kvscope.engine.block_arrays import check_geometry
+        from kvscope.engine.sizing import parse_bytes
+
+        check_geometry(1 if self.kv_memory is not None else self.num_blocks, self.block_size)
+        if self.kv_memory is not None:
+            parse_bytes(self.kv_memory)
 
 
 def load(model: str, *, device: str, dtype: Any, threads: int, quiet: bool = False) -> LoadedModel:
@@ -87,8 +103,12 @@ def recorder(
     block_bytes = config.block_size * loaded.config.bytes_per_token(config.dtype.itemsize)
     facts = PoolFacts(config.num_blocks, config.block_size, block_bytes)
     level: Literal["trace", "sanitize"] = "sanitize" if record == "sanitize" else "trace"
-    with Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite) as sink:
+    sink = Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
+    try:
         yield sink
+    finally:
+        with _shielded():
+            sink.close()
 
 
 @contextmanager
@@ -117,7 +137,18 @@ def draining(engine: Engine) -> Iterator[Engine]:
     try:
         yield engine
     finally:
-        engine.close()
+        with _shielded():
+            engine.close()
+
+
+@contextmanager
+def _shielded() -> Iterator[None]:
+    """Ctrl-C waits for the few milliseconds that it takes to leave whole files."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

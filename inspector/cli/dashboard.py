@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvscope.inspector.cli._engine import errors
+from kvscope.inspector.cli._engine import say
 
 
 def dashboard(
@@ -36,4 +36,4 @@ def dashboard(
 
 def announce(link: str) -> None:
     """Say where the dashboard is."""
-    errors.print(f"dashboard: {link}   (Ctrl-C ends it)", highlight=False)
+    say(f"dashboard: {link}   (Ctrl-C ends it)")

@@ -28,7 +28,9 @@ out = Console(highlight=False)
 def demo(
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="End after the report.")] = False,
     folder: Annotated[Path, typer.Option("--out", help="Where the two traces go.")] = Path("demo-out"),
-    fault: Annotated[str, typer.Option(help="What is planted; see `kvscope faults list`.")] = "missing-copy",
+    fault: Annotated[
+        str, typer.Option(help="What is planted (`kvscope faults list`); not every fault shows in this workload.")
+    ] = "missing-copy",
     model: Annotated[str, typer.Option(help="The model to run.")] = "smollm2",
     port: Annotated[int, typer.Option(help="Port of the dashboard, on loopback.")] = 8501,
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes what is fastest now.")] = 0,
@@ -68,8 +70,8 @@ def demo(
     _texts(planted, clean, broken)
     _verdicts(planted, clean_check, broken_check, clean, broken)
     if not good:
-        out.print("[bold red]the demo failed[/]: " + ("the planted fault was not found" if not found else
-                  "the clean run has findings"))  # fmt: skip
+        missed = f"{planted.name} left no {planted.code} in this workload"
+        out.print(f"[bold red]the demo failed[/]: {'the clean run has findings' if found else missed}")
         raise typer.Exit(1)
     if serve_after:
         from kvscope.dashboard.launch import serve
@@ -99,7 +101,7 @@ def _run(console: Console, title: str, loaded: Any, trace: Path, fault: Fault | 
     seconds = time.perf_counter() - start
     console.print(
         f"  {'':24} {outcome.tokens} tokens in {seconds:.1f} s, {outcome.preemptions} preempted, "
-        f"trace {trace}", style="dim", soft_wrap=True,
+        f"trace {trace}", style="dim", soft_wrap=True, markup=False,
     )  # fmt: skip
     return outcome
 

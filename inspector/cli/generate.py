@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kvscope.inspector.cli._engine import PoolOptions, choose_device, draining, errors, interruptible, load, recorder
+from kvscope.inspector.cli._engine import (
+    PoolOptions,
+    choose_device,
+    draining,
+    errors,
+    interruptible,
+    load,
+    recorder,
+    say,
+)
 
 
 def generate(
@@ -49,18 +58,25 @@ def generate(
 
     Example: kvscope generate smollm2 "Name three rivers." "Why is the sea salty?" --trace run.kvtrace
     """
-    from kvscope.engine.engine import Engine, EngineConfig
+    from kvscope.engine.model.registry import locate
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sequence import SamplingParams
 
+    # What can be refused without torch is refused before it is loaded.
     params = SamplingParams(
         max_tokens, temperature, top_k, top_p, seed, n, beams=beams, length_penalty=length_penalty
     )  # fmt: skip
-    device, dtype = choose_device(device)
-    texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)
+    pool = PoolOptions(block_size, num_blocks, kv_memory)
+    pool.check()
+    texts = [_text(prompt) for prompt in prompts]
+    locate(model)
+
+    from kvscope.engine.engine import Engine, EngineConfig
+
+    device, dtype = choose_device(device)
     loaded = load(model, device=device, dtype=dtype, threads=threads, quiet=as_json)
-    blocks = PoolOptions(block_size, num_blocks, kv_memory).blocks(loaded, dtype.itemsize)
+    blocks = pool.blocks(loaded, dtype.itemsize)
     config = EngineConfig(
         num_blocks=blocks, block_size=block_size, scheduler=limits, share_prefixes=prefix_sharing,
         record_text=record_text, dtype=dtype, device=device,
@@ -78,14 +94,28 @@ def generate(
                 if not as_json:
                     view.show()
                 kept = f"; the trace {trace} is whole up to here" if sink is not None else ""
-                errors.print(f"\ninterrupted after {view.tokens} tokens{kept}", highlight=False)
+                say(f"\ninterrupted after {view.tokens} tokens{kept}")
                 raise
     view.finish(as_json, encoded, trace if sink is not None else None)
 
 
+def _text(prompt: str) -> str:
+    """The prompt, or standard input where it is `-`."""
+    from kvscope.errors import UsageError
+
+    if prompt == "-":
+        if sys.stdin is None:
+            raise UsageError("the prompt is - but standard input is closed")
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8 text: byte {error.start} is wrong") from None
+    if not prompt.strip():
+        raise UsageError("the prompt is empty: give at least one token")
+    return prompt
+
+
 def _encode(tokenizer: Any, text: str, system: str | None, raw: bool) -> list[int]:
-    if not text.strip():
-        return []  # the engine refuses an empty prompt in its own words
     if raw or not tokenizer.has_chat_template:
         return list(tokenizer.encode(text, add_special=True))
     messages = [{"role": "system", "content": system}] if system else []
@@ -160,9 +190,9 @@ class _View:
             return
         self.show()
         pace = f", {rate:.1f} tokens/s" if rate else ""
-        errors.print(f"\n{self.tokens} tokens{pace}", highlight=False)
+        say(f"\n{self.tokens} tokens{pace}")
         if trace is not None:
-            errors.print(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}", highlight=False)
+            say(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}")
 
 
 class _Quiet:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvscope.errors import UsageError
-from kvscope.inspector.cli._engine import errors, interruptible
+from kvscope.inspector.cli._engine import errors, interruptible, say
 from kvscope.inspector.cli.inspect import ABSENT, number, percent, size, span
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def simulate(
         if rows and not as_json:
             show(Console(highlight=False), requests, shape, settings, rows)
         if trace is not None:
-            errors.print(f"the trace in {trace} is whole up to here", highlight=False)
+            say(f"the trace in {trace} is whole up to here")
         raise
     if as_json:
         sys.stdout.write(json.dumps(to_json(requests, shape, settings, rows), ensure_ascii=False) + "\n")
         return
     show(Console(highlight=False), requests, shape, settings, rows)
     if trace is not None:
-        errors.print(f"trace: {trace}\n  kvscope dashboard {_folder(trace, cells[0], cells)}", highlight=False)
+        say(f"trace: {trace}\n  kvscope dashboard {_folder(trace, cells[0], cells)}")
 
 
 def _cells(allocators: str, block_sizes: str) -> list[Cell]:

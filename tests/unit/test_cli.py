@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
 from kvscope.inspector import cli
-from kvscope.traces import Kind, open_trace
+from kvscope.traces import Kind, PoolFacts, Recorder, open_trace
 
 
 def kvscope(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -119,6 +121,11 @@ def test_prompt_text_stays_out_of_the_trace(tiny_folder: Path, tmp_path: Path) -
         (["MODEL", "hi", "--block-size", "1000000"], ["block_size is 1000000"]),
         (["MODEL", "hi", "--kv-memory", "lots"], ["'lots' is not a size"]),
         (["MODEL", "hi", "--kv-memory", "10"], ["10 bytes hold no block"]),
+        (["MODEL", "hi", "--kv-memory", "9" * 400], ["is not a size"]),
+        (["MODEL", "hi", "--kv-memory", "900000TiB"], ["kv_memory 900000TiB holds"]),
+        (["MODEL", "hi", "--temperature", "1e-320"], ["temperature is"]),
+        (["", "hi"], ["name is empty"]),
+        (["~no-such-user/model", "hi"], ["home directory"]),
         (["MODEL", "hi", "--max-tokens", "0"], ["max_tokens is 0"]),
         (["MODEL", "hi", "-n", "0"], ["n is 0"]),
         (["MODEL", "hi", "-n", "100"], ["max_seqs = 64"]),
@@ -161,6 +168,8 @@ def test_damaged_models(capsys: pytest.CaptureFixture[str], tiny_folder: Path, t
         json.dumps({**config, "architectures": ["GemmaForCausalLM"], "model_type": "gemma"})
     )
     assert_refused(kvscope(capsys, "generate", folder, "hi"), "gemma", "not supported")
+    (folder / "config.json").write_text(json.dumps({**config, "layer_types": 5}))
+    assert_refused(kvscope(capsys, "generate", folder, "hi"), "model.safetensors")
     (folder / "config.json").write_text("{")
     assert_refused(kvscope(capsys, "generate", folder, "hi"), "config.json")
     torn = tmp_path / "torn.gguf"
@@ -174,6 +183,49 @@ def test_truncated_gguf(capsys: pytest.CaptureFixture[str], smollm2_path: Path, 
     with smollm2_path.open("rb") as file:
         torn.write_bytes(file.read(5_000_000))
     assert_refused(kvscope(capsys, "generate", torn, "hi"), "5,000,000 bytes", "98,362,432")
+
+
+def test_standard_input_is_a_prompt(tiny_folder: Path, tmp_path: Path) -> None:
+    def generate(given: bytes | None) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "kvscope", "generate", str(tiny_folder), "-", "--max-tokens", "2"]
+        if given is None:
+            command = ["bash", "-c", 'exec "$@" <&-', "bash", *command]
+        return subprocess.run(command, input=given, capture_output=True, check=False)
+
+    assert generate(b"the cat").returncode == 0
+    for given, words in (
+        (b"\xff\xfe\x00", b"not UTF-8"),
+        (b"  ", b"prompt is empty"),
+        (None, b"standard input is closed"),
+    ):
+        done = generate(given)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("redirect", "status"), [("| true", {0, 141}), ("| head -c1", {0, 141}), (">&-", {0}), ("2>&-", {0})]
+)
+@pytest.mark.parametrize("command", ["check", "inspect"])
+def test_output_that_nobody_reads_is_no_finding(trace: Path, command: str, redirect: str, status: set[int]) -> None:
+    line = f"set -o pipefail; {sys.executable} -m kvscope {command} {trace} {redirect}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode in status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_paths_that_look_like_markup(
+    capsys: pytest.CaptureFixture[str], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x[").mkdir()
+    for name in ("[red]x.kvtrace", "x[/]y.kvtrace"):
+        status, _, err = kvscope(capsys, "generate", tiny_folder, "hi", "--max-tokens", 2, "--trace", name)
+        assert status == 0
+        assert f"kvscope check {name}" in err
+        assert (tmp_path / name / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "dashboard"])
@@ -191,17 +243,23 @@ def test_bad_traces(capsys: pytest.CaptureFixture[str], tmp_path: Path, command:
     assert_refused(kvscope(capsys, command, empty), "empty.kvtrace")
 
 
-def test_a_truncated_trace_is_used_up_to_the_tear(
-    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
-) -> None:
+def test_a_truncated_trace_is_used_up_to_the_tear(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     torn = tmp_path / "torn.kvtrace"
-    shutil.copytree(trace, torn)
+    with Recorder(torn, pool=PoolFacts(16, 4), sealing="inline", seal_rows=64) as sink:
+        manager = BlockManager(16, 4, sink=sink)
+        for seq_id in range(60):
+            manager.admit(seq_id, range(seq_id, seq_id + 9))
+            manager.write(seq_id, manager.length(seq_id), 9)
+            manager.begin_step([Scheduled(seq_id, 0, 9)])
+            manager.end_step()
+            manager.free(seq_id)
+    whole = len(open_trace(torn).events)
     segment = max(torn.glob("events-*.arrows"), key=lambda path: path.stat().st_size)
     segment.write_bytes(segment.read_bytes()[: segment.stat().st_size * 2 // 3])
     status, out, err = kvscope(capsys, "check", torn)
     assert "kvscope: note:" in err
     assert (status, out.startswith("clean")) == (0, True), out
-    assert 0 < len(open_trace(torn).events) < len(open_trace(trace).events)
+    assert whole // 3 < len(open_trace(torn).events) < whole
 
 
 def test_a_trace_is_not_replaced_unasked(capsys: pytest.CaptureFixture[str], tiny_folder: Path, trace: Path) -> None:
