@@ -64,7 +64,12 @@ def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
     if not isinstance(manifest, dict) or manifest.get("format") != "kvtrace":
         raise TraceError(f"{folder} is not a trace: {MANIFEST} does not say so")
     version = manifest.get("version")
-    if not (isinstance(version, list) and len(version) == 2 and all(type(part) is int for part in version)):
+    if not (
+        isinstance(version, list)
+        and len(version) == 2
+        and all(type(part) is int and 0 <= part < 2**31 for part in version)
+        and version[0] > 0
+    ):
         raise TraceError(f"{folder}: {MANIFEST} gives no format version")
     if version[0] > FORMAT_VERSION[0]:
         raise TraceError(
@@ -72,10 +77,11 @@ def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
             f"{FORMAT_VERSION[0]}.x: update KVScope"
         )
     pool = manifest.get("pool")
+    if not isinstance(pool, dict) or "num_blocks" not in pool or "block_size" not in pool:
+        raise TraceError(f"{folder}: {MANIFEST} gives no usable pool geometry: no num_blocks and block_size of a pool")
     try:
-        known = {name: pool[name] for name in PoolFacts.__dataclass_fields__ if name in pool}  # type: ignore[index,operator]
-        facts = PoolFacts(**known)
-    except (TypeError, UsageError) as error:
+        facts = PoolFacts(**{name: pool[name] for name in PoolFacts.__dataclass_fields__ if name in pool})
+    except UsageError as error:
         raise TraceError(f"{folder}: {MANIFEST} gives no usable pool geometry: {error}") from error
     wrong = manifest.get("crc") != manifest_crc(manifest)
     return manifest, facts, [f"{MANIFEST} does not match its checksum: it was edited or damaged"] if wrong else []
@@ -84,4 +90,4 @@ def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
 def count_of(manifest: Mapping[str, Any], name: str) -> int:
     """A count in a manifest; 0 where it is missing or no count."""
     value = manifest.get(name)
-    return value if type(value) is int and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < 2**63 else 0

@@ -54,7 +54,7 @@ class PoolFacts:
         first_block: the lowest id that is handed out; ids below it are reserved.
 
     Raises:
-        UsageError: a size is out of its range.
+        UsageError: a size is no whole number or out of its range.
     """
 
     num_blocks: int
@@ -64,6 +64,13 @@ class PoolFacts:
     first_block: int = 0
 
     def __post_init__(self) -> None:
+        for field in ("num_blocks", "block_size", "block_bytes", "first_block"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise UsageError(f"{field} is a whole number, got {value!r:.40}")
+            object.__setattr__(self, field, int(value))
+        if not isinstance(self.name, str):
+            raise UsageError(f"the name of a pool is text, got {self.name!r:.40}")
         if not 0 < self.num_blocks < 2**31:
             raise UsageError(f"a pool needs 1 to 2**31 - 1 blocks, got {self.num_blocks}")
         if not 0 < self.block_size <= MAX_BLOCK_SIZE:
@@ -72,6 +79,10 @@ class PoolFacts:
             raise UsageError(
                 f"block_bytes and first_block are not negative, got {self.block_bytes}, {self.first_block}"
             )
+        if self.num_blocks * self.block_bytes >= 2**63:
+            raise UsageError(f"a pool holds less than 2**63 bytes, got {self.num_blocks} blocks of {self.block_bytes}")
+        if self.first_block + self.num_blocks > 2**31:
+            raise UsageError(f"block ids end at 2**31 - 1, got {self.num_blocks} blocks from {self.first_block} on")
 
     def to_json(self) -> dict[str, Any]:
         """As the object the manifest holds."""
