@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import streamlit as st
 
 from kvscope.dashboard import figures, markup
@@ -11,8 +12,8 @@ from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
 from kvscope.dashboard.place import Place, go
-from kvscope.inspector.biography import Life, biography
-from kvscope.inspector.source import Names
+from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writers
+from kvscope.inspector.source import Names, rows_until
 from kvscope.inspector.state import Holder, holders
 
 NO_BAR = {"displayModeBar": False, "staticPlot": False}
@@ -26,7 +27,7 @@ def card(view: TraceView, place: Place) -> None:
     if not lives:
         return
     life = lives[-1]
-    slots(view, life)
+    slots(view, place, life)
     st.markdown("**What happened last**")
     recent = [event for event in life.events if event.seq <= place.seq][-RECENT:]
     st.html(markup.log((event.seq, event.text) for event in reversed(recent)))
@@ -58,26 +59,42 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
             break
 
 
-def slots(view: TraceView, life: Life) -> None:
-    """The strip of slots, coloured by the sequence that wrote each last, with the names below."""
+def slots(view: TraceView, place: Place, life: Life) -> None:
+    """The strip of slots just after the chosen event, coloured by the sequence that wrote each last, names below."""
     names = names_of(view)
     writers = [("empty", FREE_FILL)] * view.block_size
     said: dict[str, str] = {}
-    for found in life.slots:
+    written = _written(view, place, life)
+    for found in written:
         name = names(found.seq_id) if found.seq_id >= 0 else "unknown"
         colour = sequence_colour(found.seq_id)
         others = [names(s) for s in found.writers if s != found.seq_id]
         how = f"{name}, {'copied' if found.copied else 'written'} at event {found.seq:,}"
         writers[found.slot] = (how + (f" (before: {', '.join(others)})" if others else ""), colour)
         said.setdefault(name, colour)
-    st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}")
+    st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}, {_when(place, life)}")
     figure = figures.slot_strip(writers)
     st.plotly_chart(figure, key=f"slots_{life.block}_{life.gen}", config=NO_BAR, alt="Slots by their last writer")
     if said:
         st.html(markup.chips(said.items()))
-    twice = [s.slot for s in life.slots if len(s.writers) > 1]
+    twice = [s.slot for s in written if len(s.writers) > 1]
     if twice:
         st.warning(f"Written by more than one sequence: slots {markup.ranges(twice)}", icon=":material/edit:")
+
+
+def _written(view: TraceView, place: Place, life: Life) -> list[SlotWriter]:
+    """The slots of this life that were written up to the chosen event."""
+    events = view.events[: rows_until(view, place.seq)]
+    rows = np.flatnonzero((events["block"] == life.block) & (events["gen"] == life.gen))
+    return slot_writers(view, events, rows.tolist())
+
+
+def _when(place: Place, life: Life) -> str:
+    """The time of the strip; a life that lies elsewhere in the trace says where."""
+    if life.first_seq > place.seq:
+        return f"just after event {place.seq:,}: this life begins at event {life.first_seq:,}"
+    ended = [event.seq for event in life.events if event.kind == life.end and event.seq <= place.seq]
+    return f"as it was when this life ended at event {ended[-1]:,}" if ended else f"just after event {place.seq:,}"
 
 
 def _holder(holder: Holder, names: Names) -> str:

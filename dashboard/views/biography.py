@@ -34,7 +34,7 @@ def render(view: TraceView, place: Place) -> None:
         st.info(f"Block {place.block} was never handed out in this trace.")
         return
     life = _lives(view, place, lives)
-    story.slots(view, life)
+    story.slots(view, place, life)
     _events(place, life)
 
 
