@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import urlparse
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from kvscope.dashboard import launch
 from kvscope.dashboard.numbers import factor_text, ratio_text
+from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import summary
 from kvscope.inspector.state import state_at
@@ -107,9 +108,10 @@ class Watched:
         )
         self.page.wait_for_function(ready)
 
-    def place(self) -> dict[str, str]:
-        """What the address says."""
-        return {name: values[0] for name, values in parse_qs(urlparse(self.page.url).query).items()}
+    def at(self, **wanted: object) -> None:
+        """Wait until the address says this: it follows at the end of the run that drew the page."""
+        said = "wanted => wanted.every(([k, v]) => new URLSearchParams(location.search).get(k) === v)"
+        self.page.wait_for_function(said, arg=[[name, str(value)] for name, value in wanted.items()])
 
     def stat(self, label: str) -> str:
         """A number of the stat row."""
@@ -164,61 +166,73 @@ def test_stat_row_shows_what_the_inspector_computed(watched: Watched, toy_traces
 
 def test_moving_through_time_changes_the_map(watched: Watched, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["missing-copy"])
-    watched.open(page="blocks", seq=60)
-    before = _pixels(watched.map_at(60))
+    seqs, steps = trace.seqs, trace.events["step"]
+    first, second, third = (int(n) for n in seqs[steps == steps[len(steps) // 20]][:3])
+    watched.open(page="blocks", seq=first)
+    before = _pixels(watched.map_at(first))
     watched.page.locator(".st-key-event_on button:visible").click()
-    watched.map_at(61)
+    watched.map_at(second)
     watched.page.keyboard.press("k")
-    watched.map_at(62)
+    watched.map_at(third)
     watched.page.keyboard.press("j")
-    watched.map_at(61)
+    watched.map_at(second)
     watched.page.locator(".st-key-step_on button:visible").click()
-    steps = trace.events["step"]
-    following = int(steps[steps > steps[61]].min())
-    watched.map_at(int(trace.seqs[(steps == following).nonzero()[0].max()]))
+    following = steps[steps > steps[seqs == second]].min()
+    watched.map_at(int(seqs[steps == following].max()))
+    later, next_one = (int(n) for n in seqs[len(seqs) * 2 // 3 :][:2])
     box = watched.page.locator(".st-key-seq_box input")
-    box.fill("900")
+    box.fill(str(later))
     box.press("Enter")
-    after = _pixels(watched.map_at(900))
+    after = _pixels(watched.map_at(later))
     assert before != after
-    assert watched.place()["seq"] == "900"
-    counts = state_at(trace, 900).counts
+    watched.at(seq=later)
+    counts = state_at(trace, later).counts
     legend = watched.page.locator(".legend").inner_text().split()
     assert int(legend[legend.index("shared") + 1].replace(",", "")) == counts["shared"]
     slider = watched.page.locator(".st-key-seq_slide").get_by_role("slider")
     slider.press("ArrowRight")
-    watched.map_at(901)
+    watched.map_at(next_one)
 
 
-def test_click_on_a_block_leads_to_its_biography(watched: Watched) -> None:
-    watched.open(page="blocks", seq=600)
-    canvas = watched.map_at(600)
+def test_click_on_a_block_leads_to_its_biography(watched: Watched, toy_traces: dict[str, Path]) -> None:
+    trace = open_trace(toy_traces["missing-copy"])
+    found = [f for f in check(trace).findings if f.block == check(trace).findings[0].block][-1]
+    seq, block, told = found.seq, found.block, biography(trace, found.block, found.seq)[-1].events
+    state = state_at(trace, seq)
+    shared = next(event for event in told if event.kind == "share")
+    wrote = next(event for event in told if event.kind == "write" and event.seq > shared.seq)
+    watched.open(page="blocks", seq=seq)
+    canvas = watched.map_at(seq)
     canvas.hover(position={"x": 5, "y": 5})
-    expect(watched.page.locator(".tip")).to_contain_text("b0#1")
-    _click_block(canvas, 6)
+    expect(watched.page.locator(".tip")).to_contain_text(f"b0#{state.gen[0]}")
+    _click_block(canvas, block)
     card = watched.page.locator(".kv-head")
-    expect(card).to_contain_text("b6#1", timeout=PATIENCE_MS)
-    expect(card).to_contain_text("shared")
+    expect(card).to_contain_text(f"b{block}#{state.gen[block]}", timeout=PATIENCE_MS)
+    expect(card).to_contain_text(f"ref {state.ref[block]}")
+    watched.at(block=block)
     watched.settle()
-    assert watched.place()["block"] == "6"
     watched.shot("block-map")
     watched.page.locator(".st-key-to_biography button:visible").click()
     watched.page.wait_for_url("**/biography**")
-    expect(watched.page.locator(".rows tbody")).to_contain_text("write slots [2:3] by lighthouse/1")
+    expect(watched.page.locator(".rows tbody")).to_contain_text(wrote.text)
     watched.settle()
     watched.shot("biography")
-    watched.page.locator(".rows tr", has_text="shared by lighthouse/2").click()
-    expect(watched.page.locator(".kv-now b")).to_contain_text("b6#1: shared by lighthouse/2", timeout=PATIENCE_MS)
-    assert watched.place()["block"] == "6"
+    watched.page.locator(".rows tr", has_text=shared.text).first.click()
+    now = watched.page.locator(".kv-now b")
+    expect(now).to_contain_text(f"b{block}#{trace.events['gen'][trace.seqs == shared.seq][0]}", timeout=PATIENCE_MS)
+    expect(now).to_contain_text(f"shared by {shared.who}")
+    watched.at(seq=shared.seq, block=block)
 
 
-def test_block_can_be_picked_with_the_keyboard(watched: Watched) -> None:
-    watched.open(page="blocks", seq=600, block=2)
-    canvas = watched.map_at(600)
+def test_block_can_be_picked_with_the_keyboard(watched: Watched, toy_traces: dict[str, Path]) -> None:
+    seq = int(check(open_trace(toy_traces["missing-copy"])).findings[-1].seq)
+    watched.open(page="blocks", seq=seq, block=2)
+    canvas = watched.map_at(seq)
+    columns = int(canvas.evaluate("c => c.closest('.map').kvGrid.columns"))
     canvas.focus()
     for key in ("ArrowRight", "ArrowDown", "Enter"):
         canvas.press(key)
-    expect(watched.page.locator(".kv-head")).to_contain_text("b11#", timeout=PATIENCE_MS)
+    expect(watched.page.locator(".kv-head b")).to_contain_text(f"b{2 + 1 + columns}", timeout=PATIENCE_MS)
 
 
 def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path]) -> None:
@@ -231,9 +245,7 @@ def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path
     watched.page.locator(".st-key-jump_0 button:visible").click()
     watched.page.wait_for_url("**/blocks**")
     watched.map_at(first.seq)
-    watched.settle()
-    place = watched.place()
-    assert (place["seq"], place["block"]) == (str(first.seq), str(first.block))
+    watched.at(seq=first.seq, block=first.block)
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
 
 
