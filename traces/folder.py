@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,34 @@ def segments_in(folder: Path) -> list[Path]:
     """The sidecars and segment files of a trace, as `.arrows` paths in order (either of the two may be missing)."""
     found = {folder / name for name in os.listdir(folder) if _SEGMENT.fullmatch(name)}
     return sorted({path.with_suffix(".arrows") for path in found}, key=lambda path: int(path.stem[7:]))
+
+
+def open_regular(path: Path) -> int:
+    """A file descriptor of a regular file, for reading; never waits, as opening a pipe would.
+
+    Raises:
+        OSError: it cannot be opened, or is a link, a pipe, a device or a folder.
+    """
+    refused = OSError(errno.EINVAL, "it is not a regular file", str(path))
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise refused if error.errno in (errno.ELOOP, errno.ENXIO) else error from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise refused
+    return fd
+
+
+def read_from(path: Path, offset: int) -> bytes:
+    """The bytes of a regular file from `offset` to where it ended when it was opened.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    with open(open_regular(path), "rb") as file:
+        file.seek(offset)
+        return file.read(max(0, os.fstat(file.fileno()).st_size - offset))
 
 
 def is_locked(fd: int) -> bool:
@@ -75,7 +105,7 @@ def _empty(path: Path, overwrite: bool) -> None:
     if not overwrite:
         raise TraceError(f"cannot write a trace to {path}: there is one already; choose another path or overwrite it")
     if HOT in names:
-        fd = os.open(path / HOT, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path / HOT)
         try:
             if is_locked(fd):
                 raise TraceError(f"cannot overwrite {path}: it is being written right now")

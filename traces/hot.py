@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.folder import is_locked
+from kvscope.traces.folder import is_locked, open_regular
 from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
 
 MAGIC = b"KVSHOT01"
@@ -136,7 +136,7 @@ def read_hot(path: Path) -> tuple[HotTail, list[str]]:
         OSError: the file is there and cannot be read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except FileNotFoundError:
         return NO_TAIL, []
     try:

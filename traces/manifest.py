@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.traces.folder import MANIFEST
+from kvscope.traces.folder import MANIFEST, open_regular
 from kvscope.traces.schema import FORMAT_VERSION
 from kvscope.traces.sink import PoolFacts
 
@@ -52,9 +52,9 @@ def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
     try:
         if not folder.is_dir():
             raise TraceError(f"{folder} is {'not a trace folder' if folder.exists() else 'missing: no trace there'}")
-        if not path.exists():
+        if not path.exists() and not path.is_symlink():
             raise TraceError(f"{folder} is not a trace: it holds no {MANIFEST}")
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
         manifest = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else None
     except OSError as error:

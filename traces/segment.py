@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.files import AppendFile, PWrite
+from kvscope.traces.folder import open_regular, read_from
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 
 MAX_BATCH_ROWS = 16_384
@@ -225,11 +226,12 @@ class SegmentReader:
     def poll(self) -> list[tuple[int, int, int, int, int]]:
         """(first_seq, rows, offset, length, crc) of each batch that the sidecar has gained since the last call."""
         try:
-            with open(self.path.with_suffix(".index"), "rb") as file:
-                file.seek(self._index_used)
-                data = file.read()
+            data = read_from(self.path.with_suffix(".index"), self._index_used)
         except FileNotFoundError:
             data = b""
+        except OSError as error:
+            data = b""
+            self._unread(self.path.stem + ".index", error)
         whole = len(data) - len(data) % ENTRY_BYTES
         self.torn = whole < len(data)
         batches = []
@@ -257,14 +259,14 @@ class SegmentReader:
     def read(self, offset: int, length: int, crc: int) -> bytes | None:
         """The bytes of a message; None, and a line in `damage`, when they are torn or not what was written."""
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(open_regular(self.path), "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if offset + length > size:
                     self.damage.append(f"{self.path.name}: torn at byte {size}, a batch at {offset} is lost")
                     return None
                 message = os.pread(file.fileno(), length, offset)
         except OSError as error:
-            self.damage.append(f"{self.path.name}: cannot be read: {error.strerror}")
+            self._unread(self.path.name, error)
             return None
         if len(message) != length or zlib.crc32(message) != crc:
             self.damage.append(f"{self.path.name}: the {length} bytes at {offset} fail their checksum and are skipped")
@@ -278,6 +280,12 @@ class SegmentReader:
         except ValueError as error:
             self.damage.append(f"{self.path.name}: the batch at {offset} is skipped: {error}")
             return None
+
+    def _unread(self, name: str, error: OSError) -> None:
+        """Say once that a file cannot be read."""
+        line = f"{name}: cannot be read: {error.strerror}"
+        if line not in self.damage:
+            self.damage.append(line)
 
     def _read_schema(self, offset: int, length: int, crc: int) -> Any:
         import pyarrow as pa

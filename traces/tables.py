@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvscope.traces.files import read_late, read_lines
+from kvscope.traces.folder import read_from
 from kvscope.traces.sink import UNKNOWN_SITE, Frame, Site
 
 _T = TypeVar("_T")
@@ -22,10 +23,11 @@ class LineFile:
         self._damaged = 0
         self._used = 0
         self._torn = False
+        self._unread = ""
 
     def poll(self) -> list[dict[str, Any]]:
         """The records that came since the last call."""
-        data = _read_from(self.path, self._used)
+        data, self._unread = _read_from(self.path, self._used)
         records, damaged, used = read_lines(data)
         self._used += used
         self._torn = used < len(data)
@@ -35,7 +37,7 @@ class LineFile:
 
     def damage(self) -> list[str]:
         """What is wrong with the file, in words."""
-        return _damage(self.path, self._damaged, self._torn)
+        return _damage(self.path, self._damaged, self._torn, self._unread)
 
 
 class LateFile:
@@ -46,10 +48,11 @@ class LateFile:
         self._damaged = 0
         self._used = 0
         self._torn = False
+        self._unread = ""
 
     def poll(self) -> dict[int, tuple[int, ...]]:
         """The details that came since the last call, by seq."""
-        data = _read_from(self.path, self._used)
+        data, self._unread = _read_from(self.path, self._used)
         found, damaged, used = read_late(data)
         self._used += used
         self._torn = used < len(data)
@@ -58,7 +61,7 @@ class LateFile:
 
     def damage(self) -> list[str]:
         """What is wrong with the file, in words."""
-        return _damage(self.path, self._damaged, self._torn)
+        return _damage(self.path, self._damaged, self._torn, self._unread)
 
 
 def put_sites(records: list[dict[str, Any]], into: list[Site], needed: int) -> None:
@@ -90,17 +93,18 @@ def _site_of(record: dict[str, Any]) -> Site:
     return Site(*frames[0], frames=frames)
 
 
-def _read_from(path: Path, offset: int) -> bytes:
+def _read_from(path: Path, offset: int) -> tuple[bytes, str]:
+    """(what came since, why it cannot be read)"""
     try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read()
-    except OSError:
-        return b""
+        return read_from(path, offset), ""
+    except FileNotFoundError:
+        return b"", f"{path.name} is missing"
+    except OSError as error:
+        return b"", f"{path.name} cannot be read: {error.strerror}"
 
 
-def _damage(path: Path, damaged: int, torn: bool) -> list[str]:
-    if not path.exists():
-        return [f"{path.name} is missing"]
+def _damage(path: Path, damaged: int, torn: bool, unread: str) -> list[str]:
+    if unread:
+        return [unread]
     found = [f"{path.name}: {damaged} damaged records are left out"] if damaged else []
     return [*found, f"{path.name}: the last record is torn"] if torn else found

@@ -466,6 +466,38 @@ def test_a_hot_tail_that_cannot_be_read_is_said(whole: Path, tmp_path: Path) -> 
     assert "hot tail cannot be read" in trace.warnings[0]
 
 
+@pytest.mark.parametrize("what", ["pipe", "link to a device", "link to a file", "folder"])
+@pytest.mark.parametrize("name", ["manifest.json", "hot.bin", "sites.jsonl", "actors.jsonl", "facts.jsonl", "late.bin",
+                                  "events-00000.arrows", "events-00000.index"])  # fmt: skip
+def test_what_is_no_regular_file_is_never_read(killed: Path, tmp_path: Path, name: str, what: str) -> None:
+    target = tmp_path / "t.kvtrace"
+    shutil.copytree(killed, target)
+    assert (target / name).exists()
+    if what == "folder":
+        (target / name).unlink()
+        (target / name).mkdir()
+    elif what == "pipe":
+        (target / name).unlink()
+        os.mkfifo(target / name)
+    else:
+        (target / name).rename(tmp_path / "moved")
+        (target / name).symlink_to("/dev/zero" if "device" in what else tmp_path / "moved")
+    if name == "manifest.json":
+        with pytest.raises(TraceError, match=r"manifest\.json: it is not a regular file") as caught:
+            open_trace(target)
+        assert "\n" not in str(caught.value)
+        return
+    trace = open_trace(target)
+    part = "hot tail" if name == "hot.bin" else name
+    said = [line for line in trace.warnings if part in line and "it is not a regular file" in line]
+    assert said, trace.warnings
+    trace.refresh()
+    assert [line for line in trace.warnings if line == said[0]] == said[:1]
+    if name == "hot.bin" and what == "pipe":
+        with pytest.raises(TraceError, match="it is not a regular file"):
+            Recorder(target, pool=POOL, overwrite=True)
+
+
 @pytest.mark.parametrize(
     "options", [{"hot_rows": 100}, {"hot_rows": 1}, {"seal_rows": 0}, {"hot_rows": 8, "seal_rows": 5}]
 )
