@@ -17,7 +17,7 @@ from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, segments_in
 from kvscope.traces.hot import NO_TAIL, HotTail, read_hot
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.rows import events_of
-from kvscope.traces.schema import EVENT_DTYPE, EventArray
+from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.segment import SegmentReader
 from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
 from kvscope.traces.tables import LateFile, LineFile, put_actors, put_sites
@@ -86,6 +86,12 @@ class TraceReader:
     def clean(self) -> bool:
         """Whether the writer closed the trace properly."""
         return self.manifest.get("clean") is True
+
+    @property
+    def missing(self) -> int:
+        """Events that are known to be lost: in gaps, behind the end, or dropped by the writer."""
+        marked = int(self.events["aux"][self.events["kind"] == Kind.GAP].clip(min=0).sum())
+        return sum(hi - lo for lo, hi in self.gaps) + max(self.dropped, marked)
 
     @property
     def events(self) -> EventArray:

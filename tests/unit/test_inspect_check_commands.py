@@ -12,6 +12,7 @@ import pytest
 from kvscope.inspector import cli
 from kvscope.inspector.cli.inspect import number, percent, size, span
 from kvscope.traces import Kind, PoolFacts, Reason, Recorder, pack_range
+from kvscope.traces.manifest import manifest_crc
 
 Result = tuple[int, str, str]
 
@@ -68,6 +69,33 @@ def test_nothing_to_check_is_not_clean(capsys: pytest.CaptureFixture[str], tmp_p
     assert (status, out.startswith("nothing to check")) == (2, True)
     status, out, _ = kvscope(capsys, "check", path, "--json")
     assert (status, json.loads(out)["clean"]) == (2, False)
+
+
+@pytest.mark.parametrize("lost", ["at the end", "dropped", "both"])
+def test_a_trace_with_known_loss_is_not_called_clean(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, lost: str
+) -> None:
+    path = record(tmp_path / "a.kvtrace", faulty=False)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest |= {"events": 4 + 5 * (lost != "dropped"), "dropped": 3 * (lost != "at the end")}
+    (path / "manifest.json").write_text(json.dumps(manifest | {"crc": manifest_crc(manifest)}))
+    missing = {"at the end": 5, "dropped": 3, "both": 8}[lost]
+    status, out, err = kvscope(capsys, "check", path)
+    assert status == 0
+    assert out.startswith(f"clean as far as recorded: {missing} events are missing; checked 4 events, ")
+    assert "kvscope: note: " in err
+    status, out, _ = kvscope(capsys, "check", path, "--json")
+    assert (status, json.loads(out)["missing_events"]) == (0, missing)
+
+
+def test_drops_of_a_writer_that_did_not_close_are_counted_by_their_rows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    recorder = Recorder(tmp_path / "a.kvtrace", pool=PoolFacts(4, 4, 64))
+    recorder.emit(Kind.ALLOC, Reason.PREFILL, 0, 1, 0, 1, 0, 1, 0)
+    recorder.emit(Kind.GAP, aux=1)
+    status, out, _ = kvscope(capsys, "check", tmp_path / "a.kvtrace")
+    assert (status, out.split(";")[0]) == (0, "clean as far as recorded: 1 event is missing")
 
 
 def test_notes_of_an_unfinished_trace_go_to_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
