@@ -104,6 +104,17 @@ def test_block_times_by_hand() -> None:
     assert summary(trace)["lifetime_s"] == {"count": 1, "mean": 9e-6, "p50": 9e-6, "p99": 9e-6}
 
 
+def test_block_times_as_the_document_defines_them() -> None:
+    trace = HandTrace(num_blocks=2)  # one event per microsecond
+    trace.alloc(0, seq_id=1).release(0, seq_id=1).quarantine(0).settle(0)  # t = 0..3: the quarantine is lived in
+    trace.alloc(1, seq_id=2).publish(1).hit(1, seq_id=3)  # t = 4..6: one taking after the hand-out is no gap
+    trace.release(1, seq_id=2).release(1, seq_id=3).evict(1)  # t = 7..10: held until 8, idle since the hit at 6
+    times = block_times(trace)
+    assert times["lifetime"].tolist() == [3000, 6000]
+    assert times["idle_before_evict"].tolist() == [3000]
+    assert times["reuse_gap"].tolist() == []
+
+
 def test_benefit_ratio_is_the_limit_over_the_median_length() -> None:
     trace = HandTrace(facts=[{"type": "model", "name": "m", "max_model_len": 2048}])
     trace.request(0, "a", [1], prompt_tokens=450).request(1, "b", [2], prompt_tokens=30)
