@@ -6,6 +6,7 @@ programs may round to different words. Each such place is printed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kvscope.engine.engine import Engine, EngineConfig
 from kvscope.engine.model import LoadedModel, load_model
 from kvscope.engine.scheduler import SchedulerConfig
 from kvscope.engine.sequence import SamplingParams
+from kvscope.engine.sizing import fastest_threads
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
@@ -63,6 +65,8 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def loaded(smollm2_path: Path) -> LoadedModel:
+    torch.set_num_threads(os.cpu_count() or 1)  # whatever ran before
+    torch.set_num_threads(fastest_threads())
     return load_model("smollm2")
 
 
