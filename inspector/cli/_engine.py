@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,14 +122,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, frame: object) -> None:
         nonlocal pressed
+        if pressed:  # impatient: end here; what the trace holds is safe, as under kill -9
+            os.write(2, b"kvscope: interrupted\n")
+            os._exit(130)
         pressed = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = signal.signal(signal.SIGINT, note)
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        # On the way out a further Ctrl-C could only spoil the files.
+        signal.signal(signal.SIGINT, signal.SIG_IGN if pressed else before)
 
 
 @contextmanager
