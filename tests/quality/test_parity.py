@@ -1,5 +1,9 @@
 """Greedy tokens of the engine equal transformers', alone and in every kind of company.
 
+The reference is transformers' own forward pass over prompt and answer at once: its best token at every position is
+what `generate` would have chosen there, as long as the answer was the same so far. Some prompts are generated for
+real as well.
+
 A difference is allowed only where transformers' own two best logits are within 1e-4 of each other: there two correct
 programs may round to different words. Each such place is printed.
 """
@@ -56,7 +60,10 @@ PLAIN = [  # ten without anything in common
 
 @dataclass
 class Reference:
-    """What transformers makes of one prompt: its greedy tokens, and its logits behind every one of them."""
+    """What transformers makes of one prompt: its greedy tokens, and its logits behind every one of them.
+
+    Behind the first token that differs from the engine's answer it says nothing.
+    """
 
     prompt: list[int]
     tokens: list[int]
@@ -71,23 +78,24 @@ def loaded(smollm2_path: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def references(loaded: LoadedModel, smollm2_reference: Any) -> list[Reference]:
+def prompts(loaded: LoadedModel) -> list[list[int]]:
     tokenizer = loaded.tokenizer
-    prompts = [
+    return [
         tokenizer.encode(tokenizer.chat([{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]))
         for text in SHARED
     ] + [tokenizer.encode(text) for text in PLAIN]
-    return [_reference(smollm2_reference, prompt) for prompt in prompts]
 
 
-def _reference(model: Any, prompt: list[int]) -> Reference:
-    ids = torch.tensor([prompt])
+@pytest.fixture(scope="module")
+def references(loaded: LoadedModel, smollm2_reference: Any, prompts: list[list[int]]) -> list[Reference]:
+    answers = run(engine_for(loaded, share_prefixes=False), prompts)
+    return [_reference(smollm2_reference, *pair) for pair in zip(prompts, answers, strict=True)]
+
+
+def _reference(model: Any, prompt: list[int], answer: list[int]) -> Reference:
     with torch.no_grad():
-        out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
-            eos_token_id=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
-    return Reference(prompt, out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits))
+        logits = model(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :].float()
+    return Reference(prompt, logits.argmax(-1).tolist(), logits)
 
 
 def run(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
@@ -141,6 +149,19 @@ def test_alone_and_logits(loaded: LoadedModel, references: list[Reference], monk
     print(f"largest logit difference: {worst:.2e}")
     assert worst <= 1e-3
     assert_same(references, outputs)
+
+
+@pytest.mark.parametrize("number", [0, 10, 13])
+def test_transformers_generates_the_same(
+    loaded: LoadedModel, smollm2_reference: Any, references: list[Reference], number: int
+) -> None:
+    ids = torch.tensor([references[number].prompt])
+    with torch.no_grad():
+        out = smollm2_reference.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
+            eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+    assert out[0, ids.shape[1] :].tolist() == references[number].tokens
 
 
 def test_company(loaded: LoadedModel, references: list[Reference]) -> None:
