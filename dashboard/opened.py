@@ -15,6 +15,7 @@ import numpy as np
 import streamlit as st
 
 from kvscope.errors import KVScopeError, UsageError
+from kvscope.inspector.source import most_blocks
 from kvscope.traces import open_trace
 from kvscope.traces.schema import EventArray
 
@@ -96,8 +97,8 @@ class Tail:
     def _snapshot(self) -> TraceView:
         r = self._reader
         return TraceView(
-            self._name, self._path, r.events, r.seqs, r.num_blocks, r.block_size, r.block_bytes, list(r.sites),
-            list(r.actors), list(r.facts), list(r.warnings), bool(r.clean), bool(r.live), int(r.dropped),
+            self._name, self._path, r.events, r.seqs, most_blocks(r.num_blocks, r.events), r.block_size, r.block_bytes,
+            list(r.sites), list(r.actors), list(r.facts), list(r.warnings), bool(r.clean), bool(r.live), int(r.dropped),
             self._opened, r,
         )  # fmt: skip
 

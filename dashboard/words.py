@@ -58,6 +58,8 @@ def _other(view: Any, row: int, names: Names) -> str:
         Kind.STEP_END: f"step ends, {aux} tokens computed",
         Kind.WITNESS: "witness: what the pool itself counts",
         Kind.POOL: f"pool of {aux} blocks",
+        Kind.GROW: f"pool grows from {int(event['lblock'])} to {aux} blocks",
+        Kind.SHRINK: f"pool shrinks from {int(event['lblock'])} to {aux} blocks",
         Kind.GAP: f"{aux} events lost here",
     }
     return texts.get(kind, f"{kind_words(kind)} {who}{because}".strip())

@@ -152,10 +152,12 @@ def describe(trace: TraceLike, row: int, names: Names, *, own: bool = True) -> s
     place = f" as its block {int(event['lblock'])}" if event["lblock"] >= 0 else ""
     count = f" {int(event['ref_before'])} -> {int(event['ref_after'])}" if event["ref_after"] >= 0 else ""
     lo, hi = unpack_range(int(event["aux"])) if kind == Kind.WRITE else (0, 0)
+    lease = f"lease {int(event['aux'])}"
     if kind in (Kind.COW, Kind.COPY_DONE):
         detail = named_detail(trace, int(trace.seqs[row]), Kind.COW)
         slots = f"slots [{detail['slot_lo']}:{detail['slot_hi']}] " if "slot_hi" in detail else ""
-        done = "copy has run: " if kind == Kind.COPY_DONE else "copied "
+        moved = "moved " if event["reason"] == Reason.RESIZED else "copied "
+        done = "copy has run: " if kind == Kind.COPY_DONE else moved
         other = f"from b{int(event['aux'])}" if own else f"to {target}"
         return f"{done}{slots}{other}{who}"
     texts: dict[int, str] = {
@@ -167,12 +169,12 @@ def describe(trace: TraceLike, row: int, names: Names, *, own: bool = True) -> s
         Kind.WRITE: f"write slots [{lo}:{hi}]{who}{because}",
         Kind.COMMIT: f"committed, {int(event['fill'])} slots filled",
         Kind.PUBLISH: "published in the prefix index",
-        Kind.UNPUBLISH: "withdrawn from the prefix index",
+        Kind.UNPUBLISH: f"withdrawn from the prefix index{because}",
         Kind.EVICT: f"evicted{because}",
         Kind.QUARANTINE: f"quarantined: an open step uses it{because}",
         Kind.SETTLE: "that step is done, free again",
-        Kind.LEASE: f"lease {int(event['aux'])} taken,{count}",
-        Kind.UNLEASE: f"lease {int(event['aux'])} ended,{count}",
+        Kind.LEASE: f"{lease} taken{who}{because},{count}",
+        Kind.UNLEASE: f"{lease} ended{who}{because},{count}",
     }
     return texts.get(kind, f"{kind_words(kind)}{who}{because}")
 

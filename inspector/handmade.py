@@ -194,6 +194,10 @@ class HandTrace:
         digest = table_digest([b for b, _ in table], [g for _, g in table]) if table else 0
         return self.event(Kind.WITNESS, details=(*counts, digest))
 
+    def resize(self, before: int, num_blocks: int) -> HandTrace:
+        """The pool grows, or shrinks, to `num_blocks` blocks; make the trace with the most it will have."""
+        return self.event(Kind.GROW if num_blocks > before else Kind.SHRINK, aux=num_blocks, lblock=before)
+
     def request(self, request: int, name: str, seq_ids: list[int], prompt_tokens: int = 0) -> HandTrace:
         """A fact: which sequences a request has."""
         self.facts.append({"type": "request", "request": request, "name": name, "seq_ids": seq_ids,

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows
+from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows, pool_sizes
 from kvscope.inspector.spans import (
     FloatArray,
     benefit_ratio,
@@ -47,9 +47,10 @@ RATIO_NAMES = ("tail_waste", "sharing_factor", "utilization", "pool_utilization"
 class Series:
     """The measures just after each event; every array has one element per event of the trace."""
 
-    num_blocks: int
+    num_blocks: int  # the most there ever were
     block_size: int
     block_bytes: int
+    blocks: IntArray  # the pool's size, which changes where it grows or shrinks
     seq: IntArray
     t_ns: IntArray
     step: npt.NDArray[np.int32]
@@ -114,7 +115,7 @@ class Series:
     @cached_property
     def pool_utilization(self) -> FloatArray:
         """Share of the whole pool that holds live tokens."""
-        return ratio(self.filled_slots, np.full(len(self), self.num_blocks * self.block_size))
+        return ratio(self.filled_slots, self.blocks * self.block_size)
 
     @cached_property
     def sharing_factor(self) -> FloatArray:
@@ -138,15 +139,18 @@ def series(trace: TraceLike) -> Series:
     def count(which: BlockState) -> CountArray:
         return line.total(state == which)
 
+    sizes = pool_sizes(trace)
     counts = {s.name.lower(): count(s) for s in BlockState}
-    counts["free"] += trace.num_blocks - line.seen  # blocks without a row yet have not been handed out
+    # Blocks without a row yet have not been handed out; those that a shrink took away were free.
+    counts["free"] = (counts["free"] + sizes - line.seen).astype(np.int32)
     hit_tokens, query_tokens = prefix_tokens(events)
     return Series(
-        num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes,
+        num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes, blocks=sizes,
         seq=np.asarray(trace.seqs, dtype=np.int64), t_ns=events["t_ns"].astype(np.int64),
         step=events["step"].astype(np.int32), **counts,
         table_entries=line.total(line.entries), filled_slots=line.total(np.where(held, line.fill, 0)),
-        cow_copies=_running(events, Kind.COW), preemptions=_running(events, Kind.PREEMPT),
+        cow_copies=np.cumsum((events["kind"] == Kind.COW) & (events["reason"] != Reason.RESIZED), dtype=np.int32),
+        preemptions=_running(events, Kind.PREEMPT),
         refusals=_running(events, Kind.REFUSED), evictions=_running(events, Kind.EVICT),
         prefix_hit_tokens=np.cumsum(hit_tokens), prefix_query_tokens=np.cumsum(query_tokens),
     )  # fmt: skip

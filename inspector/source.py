@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError
-from kvscope.traces.schema import DETAIL_FIELDS, Kind
+from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
 from kvscope.traces.sink import Site
 from kvscope.traces.sink import Trace as TraceLike
 
@@ -20,13 +20,43 @@ class Frozen:
     """A trace as it is now: every column is read once, and a recorder that goes on writing changes nothing here."""
 
     def __init__(self, trace: TraceLike) -> None:
-        self.num_blocks, self.block_size, self.block_bytes = trace.num_blocks, trace.block_size, trace.block_bytes
         self.events = trace.events
+        self.num_blocks = most_blocks(trace.num_blocks, self.events)  # block ids of the whole trace are below
+        self.block_size, self.block_bytes = trace.block_size, trace.block_bytes
         self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
         self.sites, self.actors = trace.sites, trace.actors
         self.facts, self.warnings = tuple(trace.facts), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
         self.detail, self.details_of = trace.detail, trace.details_of
+
+
+def most_blocks(num_blocks: int, events: EventArray) -> int:
+    """The most blocks that the pool ever had: `num_blocks` at first, then what GROW events say."""
+    grown = events["aux"][events["kind"] == Kind.GROW]
+    return max(num_blocks, int(grown.max())) if len(grown) else num_blocks
+
+
+def pool_sizes(trace: TraceLike) -> IntArray:
+    """Blocks of the pool just after each event: it can grow and shrink in the course of a trace."""
+    events = trace.events
+    rows = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+    sizes = np.full(len(events), trace.num_blocks, dtype=np.int64)
+    if len(rows):
+        ends = np.append(rows[1:], len(events))
+        sizes[: rows[0]] = events["lblock"][rows[0]]
+        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
+            sizes[row:end] = events["aux"][row]
+    return sizes
+
+
+def size_after(trace: TraceLike, rows: int) -> int:
+    """Blocks of the pool after the first `rows` events."""
+    events = trace.events
+    changes = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+    if not len(changes):
+        return trace.num_blocks
+    past = changes[changes < rows]
+    return int(events["aux"][past[-1]]) if len(past) else int(events["lblock"][changes[0]])
 
 
 def frozen(trace: TraceLike) -> Frozen:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
-from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until
+from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, size_after
 from kvscope.traces.schema import EventArray, Kind
 
 
@@ -142,8 +142,10 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
         blocks: only these neighbouring blocks, where a few will do.
     """
     trace = frozen(trace)
-    blocks = range(trace.num_blocks) if blocks is None else blocks
-    n, rows_of_seq = len(blocks), rows_until(trace, seq)
+    rows_of_seq = rows_until(trace, seq)
+    size = size_after(trace, rows_of_seq)
+    blocks = range(size) if blocks is None else range(blocks.start, max(min(blocks.stop, size), blocks.start))
+    n = len(blocks)
     events = trace.events[:rows_of_seq]
     rows = block_rows(events, trace.num_blocks)
     rows = rows[(events["block"][rows] >= blocks.start) & (events["block"][rows] < blocks.stop)]

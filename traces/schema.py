@@ -31,7 +31,8 @@ What the columns hold, kind by kind (columns not named do not apply):
     EVICT          block gen                                   cached block given up; followed by FREE
     COW            block gen seq_id lblock fill aux=source     `block` (just ALLOCated) replaces `source` in the table
     COPY_DONE      block gen aux=source                        the copy has run on the device
-    LEASE/UNLEASE  block gen ref n->n+-1 aux=lease id          named temporary holder
+    LEASE/UNLEASE  block gen ref n->n+-1 aux=lease id          named temporary holder; seq_id: the sequence it is for;
+                                                               a lease of several blocks has a row for each
     FORK           seq_id aux=parent seq_id                    the child's entries follow as SHARE rows
     TRUNCATE       seq_id aux=new length
     SUBMIT         seq_id aux=prompt tokens                    request enters; details name the request
@@ -47,6 +48,7 @@ What the columns hold, kind by kind (columns not named do not apply):
     STEP_END       aux=tokens computed                         writes of the step have landed
     WITNESS                                                    the pool's own counters, in details
     POOL           aux=num_blocks, block=-1, fill=block_size   geometry; also in the manifest
+    GROW/SHRINK    aux=num_blocks from now on, lblock=before   ids 0..aux - 1 exist from here on
     GAP            aux=events dropped just before this row
     NOTE           aux=free for the writer
 """
@@ -141,6 +143,12 @@ class Reason(IntEnum):
     TOKENS_DIFFER = 21  # equal hash, different tokens
     DRAINED = 22  # engine shut down with the request unfinished
     BEAM = 23  # beam search: none of the beam's continuations was among the best, or the search is over
+    # why a lease is taken or ends (a copy's: COPY_ON_WRITE)
+    LOOKUP = 24  # what a prompt has found is kept until it is admitted
+    TRANSFER = 25  # work outside the steps reads or writes the block
+    EXPIRED = 26  # the lease's deadline passed before it was ended
+    # why a block is evicted, moved or refused
+    RESIZED = 27  # the pool shrinks, and its last blocks go
 
 
 EVENT_DTYPE = np.dtype(
@@ -190,7 +198,7 @@ DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
     Kind.REFUSED: ("needed", "free", "evictable"),
     Kind.SUBMIT: ("request", "max_tokens", "samples"),
     Kind.FORK: ("request", "sample"),
-    Kind.LEASE: ("slot_lo", "slot_hi"),
+    Kind.LEASE: ("slot_lo", "slot_hi", "deadline"),  # deadline: by the clock of the leases; -1 = none
 }
 
 
@@ -207,14 +215,19 @@ def unpack_range(aux: int) -> tuple[int, int]:
 _MASK = (1 << 64) - 1
 
 
-def table_digest(blocks: Sequence[int] | npt.NDArray[np.integer], gens: Sequence[int] | npt.NDArray[np.integer]) -> int:
+def table_digest(
+    blocks: Sequence[int] | npt.NDArray[np.integer], gens: Sequence[int] | npt.NDArray[np.integer], first: int = 0
+) -> int:
     """Order-dependent 64-bit digest of a block table row, signed; equal rows of (block, gen) give equal digests.
 
     A sum of mixed words, so a table that grows can be digested incrementally and rows add up to a pool digest.
+
+    Args:
+        blocks, gens: the row from logical block `first` on; those before it were given back behind a sliding window.
     """
     b = np.asarray(blocks, dtype=np.uint64)
     g = np.asarray(gens, dtype=np.uint64)
-    position = np.arange(1, len(b) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    position = np.arange(first + 1, first + len(b) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (b | g << np.uint64(32)) ^ position
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -88,7 +88,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
         table[number].append(apply)
     slot = next((d for d in detectors if isinstance(d, Slot)), None)
     block_kinds = frozenset(int(k) for k in BLOCK_KINDS)
-    blocks, num_blocks, nobody = ledger.blocks, ledger.num_blocks, ledger.nobody
+    blocks, nobody = ledger.blocks, ledger.nobody
     touched = ledger.touched
     for lo in range(0, len(ledger.trace.events), _CHUNK):
         hi = lo + _CHUNK
@@ -100,7 +100,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
                 ledger.lose()
             block = nobody
             if row.kind in block_kinds:
-                if not 0 <= row.block < num_blocks:
+                if not 0 <= row.block < ledger.num_blocks:
                     if slot is not None:
                         slot.outside(row)
                     continue

@@ -158,6 +158,15 @@ class Cons(Detector):
 
     on_quarantine = on_free
 
+    def on_shrink(self, row: Row, block: Block) -> None:
+        for number, gone in sorted(self.ledger.blocks.items()):
+            if number < row.aux or not gone.known or number >= self.ledger.num_blocks:
+                continue
+            if gone.held or gone.published or gone.place == QUARANTINED:
+                holders = joined([*(self._names(s) for s in gone.holders), *(f"lease {i}" for i in gone.leases)])
+                how = f"held by {holders}" if gone.held else "cached" if gone.published else "in quarantine"
+                self.ledger.find("KV012", row, f"the pool gives up {life(number, gone.gen)}, which is {how}", gone)
+
     def on_witness(self, row: Row, block: Block) -> None:
         if self.ledger.unknown_blocks:
             self.ledger.unjudged += 1
@@ -193,20 +202,21 @@ class Cons(Detector):
         names = DETAIL_FIELDS[Kind.WITNESS][:6]
         rows = np.searchsorted(measured.seq, [seq for seq, _ in self._witnesses])
         made = np.stack([getattr(measured, name)[rows] for name in names], axis=1)
+        sizes = measured.blocks[rows].tolist()
         said: tuple[int, ...] = ()
-        for (seq, row), counted in zip(self._witnesses, made.tolist(), strict=True):
+        for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes, strict=True):
             own = self.ledger.details[Kind.WITNESS].get(seq)
             if own is None or len(own) < len(names):
                 continue
             wrong = tuple(a - b for a, b in zip(own, counted, strict=False))
             total = sum(own[: len(names)])
-            if total != self.ledger.num_blocks:
+            if total != size:
                 wrong = (*wrong, total)
             if any(wrong) and wrong != said:
                 parts = [
                     f"{n} {own[i]} (its events: {counted[i]})" for i, n in enumerate(names) if own[i] != counted[i]
                 ]
-                off = f"; they add up to {total}, the pool has {self.ledger.num_blocks}" if len(wrong) > 6 else ""
+                off = f"; they add up to {total}, the pool has {size}" if len(wrong) > 6 else ""
                 self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)
             said = wrong if any(wrong) else ()
 

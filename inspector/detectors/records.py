@@ -99,6 +99,7 @@ class Sequence:
     sched_seq: int = -1  # its last SCHED event
     sched_step: int = -1  # ordinal of that step
     checked_to: int = 0  # positions below are known to be written
+    slid: int = 0  # leading logical blocks that it gave back behind its attention window
     suspect: bool = False  # a block of its table may be dead
 
     @property

@@ -30,8 +30,8 @@ from kvscope.inspector.detectors.records import (
     mixed,
 )
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import TraceLike, details_map, rows_until
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.inspector.source import TraceLike, details_map, rows_until, size_after
+from kvscope.traces.schema import Kind, Reason, unpack_range
 
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
 
@@ -44,7 +44,7 @@ class Ledger:
     def __init__(self, trace: TraceLike) -> None:
         self.trace = trace
         self.block_size = trace.block_size
-        self.num_blocks = trace.num_blocks
+        self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
         self.full = (1 << trace.block_size) - 1
         self.blocks = Blocks()
         self.sequences: dict[int, Sequence] = {}
@@ -125,6 +125,7 @@ class Ledger:
             Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit, Kind.FINISH: self._ended,
             Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
             Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
+            Kind.GROW: self._resized, Kind.SHRINK: self._resized,
         }  # fmt: skip
 
     def lose(self) -> None:
@@ -204,7 +205,10 @@ class Ledger:
         since = block.entries.pop(key, None) if row.gen < 0 or row.gen == block.gen else None
         if sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen):
             self._drop(sequence, row.lblock)
-            sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
+            if row.reason == Reason.WINDOW:
+                sequence.slid = max(sequence.slid, row.lblock + 1)
+            else:
+                sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
         if since is None and block.known:
             block.ref_other = row.ref_after  # refused by a sound pool, carried out by a faulty one
             return
@@ -309,6 +313,7 @@ class Ledger:
         sequence.known = True
         sequence.began = self.seq
         sequence.checked_to = 0
+        sequence.slid = self.sequence(row.aux).slid if row.kind == Kind.FORK else 0
 
     def _clear(self, sequence: Sequence) -> None:
         for lblock in list(sequence.table):
@@ -326,6 +331,11 @@ class Ledger:
         sequence.ended, sequence.ended_kind = self.seq, row.kind
         self.ending.add(row.seq_id)
         self.issued.pop(row.seq_id, None)
+
+    def _resized(self, row: Row, block: Block) -> None:
+        if self.unknown_blocks:
+            self.unknown_blocks = max(0, self.unknown_blocks + row.aux - self.num_blocks)
+        self.num_blocks = row.aux
 
     def _step_begin(self, row: Row, block: Block) -> None:
         self.begun += 1

@@ -40,7 +40,8 @@ def _long(events: int, num_blocks: int = 100) -> Series:
     names = ("shared", "in_transit", "cached", "quarantined", "table_entries", "filled_slots", "cow_copies",
              "preemptions", "refusals", "evictions", "prefix_hit_tokens", "prefix_query_tokens")  # fmt: skip
     return Series(
-        num_blocks=num_blocks, block_size=16, block_bytes=64, seq=np.arange(events), t_ns=np.arange(events) * 1000,
+        num_blocks=num_blocks, block_size=16, block_bytes=64, blocks=np.full(events, num_blocks),
+        seq=np.arange(events), t_ns=np.arange(events) * 1000,
         step=np.arange(events, dtype=np.int32) // 10, private=private, free=(num_blocks - private).astype(np.int32),
         **dict.fromkeys(names, zeros),
     )  # fmt: skip
