@@ -10,27 +10,20 @@ refused leaves no trace in the state, and a REFUSED row with what was needed and
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvscope.engine import pool
-from kvscope.engine.block_arrays import BlockState
-from kvscope.engine.copies import CopyQueue
-from kvscope.engine.integrity import check_integrity, witness
-from kvscope.engine.pool import BlockPool
-from kvscope.engine.prefix import Extras, PrefixIndex
-from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.steps import OpenStep, Scheduled, Write, cut
+from kvscope.engine.integrity import check_integrity
+from kvscope.engine.prefix import Extras
+from kvscope.engine.steps import Scheduled
+from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
-from kvscope.traces.sink import EventSink
 
 
-class BlockManager:
+class BlockManager(TableCore):
     """Block tables of all sequences over one pool; every operation is atomic and recorded.
 
     Args:
@@ -40,32 +33,6 @@ class BlockManager:
         lock_factory: makes the one lock; a race explorer passes its own.
         hash_key: key of the prefix hashes; random when None (give one for repeatable traces).
     """
-
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        sink: EventSink | None = None,
-        share_prefixes: bool = True,
-        lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
-        hash_key: bytes | None = None,
-    ) -> None:
-        index = PrefixIndex(max(block_size, 1), key=hash_key)
-        self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.prefixes = PrefixCache(self.pool, share=share_prefixes)
-        self._sink = sink
-        self._lock = lock_factory()
-        self._tables: dict[int, SequenceTable] = {}
-        self._writes: list[Write] = []  # issued since the last begin_step
-        self._copies = CopyQueue(self.pool, sink)
-        self._steps: list[OpenStep] = []  # begun, oldest first
-        self._step = -1
-        if sink is not None:
-            # The call site of an operation is who called this module, not a line in it.
-            sink.skip_frames((__file__, pool.__file__))
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -156,6 +123,33 @@ class BlockManager:
                 row.tokens.pop()
                 raise
 
+    def can_append_many(self, seq_ids: Sequence[int]) -> bool:
+        """Whether `append_many` for these sequences would be served now."""
+        with self._lock:
+            return self._demand_of(map(self._row, seq_ids)) <= self.pool.num_available
+
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """`append` of one token to each of these sequences, as one operation: one lock, one moment, all or nothing.
+
+        The events are those of the single calls; within the operation they may be grouped by kind. Every holder of a
+        shared last block is counted as needing a copy, so a batch may be refused that single calls could just serve.
+
+        Raises: OutOfBlocks (nothing was changed), FaultyCall (a sequence is named twice or unknown), UsageError.
+        """
+        if len(seq_ids) != len(tokens):
+            raise UsageError(f"append_many: {len(seq_ids)} sequences and {len(tokens)} tokens")
+        with self._lock:
+            self._begin(ahead=1)
+            rows = [self._row(seq_id) for seq_id in seq_ids]
+            if len(set(seq_ids)) < len(rows):
+                raise FaultyCall("append_many: a sequence is named twice; it can take one token at a time")
+            needed, available = self._demand_of(rows), self.pool.num_available
+            if needed > available:
+                self._refuse(seq_ids[0], needed, available)
+            for row, token in zip(rows, tokens, strict=True):
+                row.tokens.append(token)
+                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
+
     def fork(self, parent: int, child: int) -> None:
         """Let `child` continue from everything `parent` has: all blocks shared, none copied yet."""
         with self._lock:
@@ -183,8 +177,7 @@ class BlockManager:
             self._release_tail(row, keep, Reason.TRUNCATED)
             self.prefixes.withdraw(row, from_block=length // self.block_size)
             del row.tokens[length:], row.hashes[length // self.block_size :]
-            self._writes = [cut(write, seq_id, length) for write in self._writes]
-            self._steps = [step.cut(seq_id, length) for step in self._steps]
+            self._steps.cut(seq_id, length)
             row.issued, row.computed = min(row.issued, length), min(row.computed, length)
             row.published = min(row.published, length // self.block_size)
 
@@ -222,17 +215,15 @@ class BlockManager:
             self._begin(ahead=1)
             rows = list(scheduled)
             tables = [self._row(item.seq_id) for item in rows]
-            self._step += 1
+            number = self._steps.begin(rows)
             self._emit(Kind.STEP_BEGIN, aux=len(rows))
             for item, row in zip(rows, tables, strict=True):
-                self.pool.last_use_step[row.blocks] = self._step
+                self.pool.last_use_step[row.blocks] = number
                 seq = self._emit(Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo,
                                  aux=pack_range(0, item.hi))  # fmt: skip
                 if self._sink is not None:
                     self._sink.detail(seq, (table_digest(row.blocks, row.gens), len(row.blocks)))
-            self._steps.append(OpenStep(self._step, tuple(rows), tuple(self._writes)))
-            self._writes = []
-            return self._step
+            return number
 
     def drain_copies(self) -> list[Copy]:
         """Copies the device must run now, in order, before the writes of the step."""
@@ -248,10 +239,8 @@ class BlockManager:
     def end_step(self) -> None:
         """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
         with self._lock:
-            if not self._steps:
-                raise FaultyCall("end_step without an open step")
-            step = self._steps.pop(0)
-            self._begin(ahead=step.number - self._step)
+            step = self._steps.end()
+            self._begin(ahead=step.number - self._steps.number)
             for seq_id, lblock, block, gen, position in step.writes:
                 row = self._tables.get(seq_id)
                 if not self.pool.commit(block, gen, seq_id=seq_id, lblock=lblock):
@@ -271,83 +260,3 @@ class BlockManager:
         """
         with self._lock:
             check_integrity(self.pool, self._tables)
-
-    # -- inside the critical section ------------------------------------------------------------------------------
-
-    def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
-        if lo != row.issued or not lo < hi <= len(row.tokens):
-            raise FaultyCall(
-                f"write of positions [{lo}, {hi}) by sequence {row.seq_id}: its KV ends at {row.issued} "
-                f"and it has {len(row.tokens)} tokens"
-            )
-        size = self.block_size
-        first, last = lo // size, (hi - 1) // size
-        held = range(first, min(last + 1, len(row.blocks)))
-        copies = [i for i in held if self._needs_copy(row.blocks[i], max(lo - i * size, 0))]
-        fresh = max(0, last + 1 - len(row.blocks))
-        if len(copies) + fresh > self.pool.num_available:
-            self._refuse(row.seq_id, len(copies) + fresh, self.pool.num_available)
-        for lblock in copies:
-            self._copies.decide(row, lblock, max(lo - lblock * size, 0))
-        self._extend(row, fresh, reason)
-        for lblock in range(first, last + 1):
-            block = row.blocks[lblock]
-            slot_lo, slot_hi = max(lo - lblock * size, 0), min(hi - lblock * size, size)
-            self.pool.write(block, slot_lo, slot_hi, seq_id=row.seq_id, lblock=lblock, reason=reason)
-            self._writes.append((row.seq_id, lblock, block, row.gens[lblock], lblock * size + slot_hi))
-        row.issued = hi
-
-    def _needs_copy(self, block: int, slot: int) -> bool:
-        """Whether a write from `slot` on must go to a copy: another table holds the block, it is published, or leased.
-
-        A lease covers slots that were filled when it began, so an append goes behind it; only a rollback leads into it.
-        """
-        pool = self.pool
-        return bool(
-            pool.entries[block] > 1 or pool.state[block] == BlockState.PUBLISHED or slot < pool.leased_slots[block]
-        )
-
-    def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
-        lblock = len(row.blocks)
-        if count == 1:
-            block = self.pool.take_one(seq_id=row.seq_id, lblock=lblock, reason=reason)
-            row.add(block, int(self.pool.gen[block]))
-        elif count:
-            blocks = self.pool.take(count, seq_id=row.seq_id, lblock=lblock, reason=reason)
-            row.blocks += blocks.tolist()
-            row.gens += self.pool.gen[blocks].tolist()
-
-    def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
-        """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
-        self._copies.cancel_row(row, keep)
-        tail = np.asarray(row.blocks[keep:], dtype=np.int64)
-        self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
-        del row.blocks[keep:], row.gens[keep:]
-
-    def _refuse(self, seq_id: int, needed: int, available: int) -> None:
-        seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
-        if self._sink is not None:
-            self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
-        raise OutOfBlocks(needed, available, self.pool.shortage(needed))
-
-    def _witness(self) -> None:
-        if self._sink is not None:
-            self._sink.detail(self._emit(Kind.WITNESS), witness(self.pool, self._tables))
-
-    def _row(self, seq_id: int) -> SequenceTable:
-        row = self._tables.get(seq_id)
-        if row is None:
-            raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")
-        return row
-
-    def _begin(self, *, ahead: int = 0) -> None:
-        """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
-        if self._sink is not None:
-            self._sink.step = self._step + ahead
-            self._sink.begin()
-
-    def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,
-              lblock: int = -1, aux: int = 0) -> int:  # fmt: skip
-        if self._sink is None:
-            return -1
-        return self._sink.emit(kind, reason, block, gen, -1, -1, fill, seq_id, lblock, aux)

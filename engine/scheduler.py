@@ -101,7 +101,20 @@ class Scheduler:
             self._admit(plan)
         return plan
 
+    def _decode_together(self, plan: StepPlan) -> bool:
+        """All decodes of the step in one call; False, and nothing done, if some sequence has to make room first."""
+        ready = [s for s in self.running if not s.prefilling and not s.waits][: self.config.max_batched_tokens]
+        seq_ids = [s.seq_id for s in ready]
+        if not self.manager.can_append_many(seq_ids):
+            return False
+        self.manager.append_many(seq_ids, [s.output[-1] for s in ready])
+        for sequence in ready:
+            plan.add(sequence, sequence.computed, sequence.length)
+        return True
+
     def _schedule_decodes(self, plan: StepPlan) -> bool:
+        if self._decode_together(plan):
+            return False
         preempted = False
         for sequence in [s for s in self.running if not s.prefilling]:
             if sequence.waits or sequence.status is not Status.RUNNING:

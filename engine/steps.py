@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from kvscope.errors import FaultyCall
 
 Write = tuple[int, int, int, int, int]  # seq_id, logical block, block, gen, end position
 
@@ -32,3 +34,38 @@ class OpenStep:
     def cut(self, seq_id: int, length: int) -> OpenStep:
         """The step after a rollback of this sequence to `length` tokens."""
         return replace(self, writes=tuple(cut(write, seq_id, length) for write in self.writes))
+
+
+@dataclass(slots=True)
+class StepLedger:
+    """The steps of one manager: which is the last begun, which are open, and the writes that the next one will take."""
+
+    number: int = -1  # of the step begun last
+    writes: list[Write] = field(default_factory=list)  # issued since then
+    open: list[OpenStep] = field(default_factory=list)  # begun and not ended, oldest first
+
+    def wrote(self, write: Write) -> None:
+        """A write was issued; the next step lands it."""
+        self.writes.append(write)
+
+    def begin(self, scheduled: list[Scheduled]) -> int:
+        """Open the next step over the writes so far; returns its number."""
+        self.number += 1
+        self.open.append(OpenStep(self.number, tuple(scheduled), tuple(self.writes)))
+        self.writes = []
+        return self.number
+
+    def end(self) -> OpenStep:
+        """Close the oldest open step.
+
+        Raises:
+            FaultyCall: none is open.
+        """
+        if not self.open:
+            raise FaultyCall("end_step without an open step")
+        return self.open.pop(0)
+
+    def cut(self, seq_id: int, length: int) -> None:
+        """A rollback: what this sequence has written from position `length` on does not count."""
+        self.writes = [cut(write, seq_id, length) for write in self.writes]
+        self.open = [step.cut(seq_id, length) for step in self.open]

@@ -155,6 +155,10 @@ class RegionManager:
             row.tokens += 1
             self._write(row, row.tokens, Reason.DECODE)
 
+    def can_append_many(self, seq_ids: Sequence[int]) -> bool:
+        """No: regions grow and move one by one, so `append` is the only way."""
+        return False
+
     def fork(self, parent: int, child: int) -> None:
         """Refused: two sequences cannot share a region. Submit the samples as sequences of their own."""
         raise UsageError(f"the {self.space.name} allocator cannot share: sequence {child} needs a region of its own")

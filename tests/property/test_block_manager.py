@@ -16,6 +16,7 @@ from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.inspector.fuzz.adapter import EngineAllocator
 from kvscope.inspector.fuzz.machine import machine_for
 from kvscope.inspector.fuzz.simulator import Simulator
+from kvscope.traces import Kind, MemoryRecorder
 
 
 def test_machine_finds_nothing_in_our_manager() -> None:
@@ -99,7 +100,7 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
         (pool.free_list(), list(pool._cached), list(pool._fenced), list(pool._quarantined), pool.completed_step),
         (list(pool.index._block_of.items()), list(pool.index._entry_of.items())),
         [(seq, astuple(row)) for seq, row in manager._tables.items()],
-        (dict(manager.prefixes._computing), list(manager._writes), list(manager._steps), manager._step),
+        (dict(manager.prefixes._computing), astuple(manager._steps)),
         (list(manager._copies._waiting), manager._copies._next_lease),
     )
 
@@ -232,3 +233,71 @@ def test_slot_that_a_waiting_copy_reads_is_not_written() -> None:
     manager.append(0, 5)
     assert manager.table(0) == [2], "an append behind the copied slots needs no copy"
     assert manager.num_free() == 4
+
+
+# -- one token for each of many -------------------------------------------------------------------------------------
+
+
+def sequences_of(manager: BlockManager, lengths: list[int], forks: list[int]) -> list[int]:
+    """Admit and compute prompts of these lengths, then fork some of them; the ids."""
+    for seq, length in enumerate(lengths):
+        manager.admit(seq, [seq + 1] * length)
+        manager.write(seq, 0, length)
+    manager.begin_step([Scheduled(seq, 0, length) for seq, length in enumerate(lengths)])
+    manager.end_step()
+    for number, parent in enumerate(forks):
+        manager.fork(parent % len(lengths), len(lengths) + number)
+    return list(range(len(lengths) + len(forks)))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    forks=st.lists(st.integers(0, 4), max_size=3),
+    block_size=st.integers(1, 4),
+    rounds=st.integers(1, 6),
+)
+def test_many_appends_at_once_are_the_single_ones(
+    lengths: list[int], forks: list[int], block_size: int, rounds: int
+) -> None:
+    """Same state to the byte, and the same rows apart from their order within the operation."""
+    views = []
+    for together in (True, False):
+        sink = MemoryRecorder(num_blocks=200, block_size=block_size, clock=lambda: 0)
+        manager = BlockManager(200, block_size, sink=sink, hash_key=b"test")
+        ids = sequences_of(manager, lengths, forks)
+        states = []
+        for turn in range(rounds):
+            at = [manager.length(seq) for seq in ids]
+            if together:
+                assert manager.can_append_many(ids)
+                manager.append_many(ids, [turn] * len(ids))
+            else:
+                for seq in ids:
+                    manager.append(seq, turn)
+            states.append(everything(manager))
+            manager.begin_step([Scheduled(seq, lo, lo + 1) for seq, lo in zip(ids, at, strict=True)])
+            manager.copies_done(manager.drain_copies())
+            manager.end_step()
+            manager.check_integrity()
+        rows = sink.events.copy()
+        rows["site"] = 0
+        views.append((states, sorted(rows.tolist())))
+    assert views[0] == views[1]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 4))
+def test_refused_batch_changes_nothing_and_is_recorded(lengths: list[int], block_size: int) -> None:
+    blocks = sum(-(-length // block_size) for length in lengths)
+    sink = MemoryRecorder(num_blocks=blocks, block_size=block_size)
+    manager = BlockManager(blocks, block_size, sink=sink, hash_key=b"test")
+    ids = sequences_of(manager, lengths, [])
+    while manager.can_append_many(ids):
+        manager.append_many(ids, [0] * len(ids))
+    before, rows = everything(manager), len(sink.events)
+    with pytest.raises(OutOfBlocks):
+        manager.append_many(ids, [0] * len(ids))
+    assert everything(manager) == before
+    assert sink.events["kind"][rows:].tolist() == [Kind.REFUSED]
+    with pytest.raises(FaultyCall, match="twice"):
+        manager.append_many([ids[0], ids[0]], [0, 0])
+    assert everything(manager) == before

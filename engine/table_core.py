@@ -1,0 +1,144 @@
+"""What the operations of the block manager are made of: everything here runs inside its one critical section."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from kvscope.engine.block_arrays import BlockState
+from kvscope.engine.copies import CopyQueue
+from kvscope.engine.integrity import witness
+from kvscope.engine.pool import BlockPool
+from kvscope.engine.prefix import PrefixIndex
+from kvscope.engine.prefix_cache import PrefixCache
+from kvscope.engine.steps import StepLedger
+from kvscope.engine.tables import SequenceTable
+from kvscope.errors import FaultyCall, OutOfBlocks
+from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.sink import EventSink
+
+_OPERATIONS = [str(Path(__file__).with_name(name)) for name in ("block_manager.py", "table_core.py", "pool.py")]
+
+
+class TableCore:
+    """Tables, pool, copies and steps of one manager, and the parts of operations that change them.
+
+    Nothing here takes the lock: `BlockManager` does, once per operation. `_needs_copy`, `_write` and `_release_tail`
+    are the seams where a planted fault is put in.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        sink: EventSink | None = None,
+        share_prefixes: bool = True,
+        lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
+        hash_key: bytes | None = None,
+    ) -> None:
+        index = PrefixIndex(max(block_size, 1), key=hash_key)
+        self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefixes = PrefixCache(self.pool, share=share_prefixes)
+        self._sink = sink
+        self._lock = lock_factory()
+        self._tables: dict[int, SequenceTable] = {}
+        self._copies = CopyQueue(self.pool, sink)
+        self._steps = StepLedger()
+        if sink is not None:
+            # The call site of an operation is who called these modules, not a line in them.
+            sink.skip_frames(_OPERATIONS)
+
+    def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
+        if lo != row.issued or not lo < hi <= len(row.tokens):
+            raise FaultyCall(
+                f"write of positions [{lo}, {hi}) by sequence {row.seq_id}: its KV ends at {row.issued} "
+                f"and it has {len(row.tokens)} tokens"
+            )
+        copies, fresh = self._demand(row, lo, hi)
+        if len(copies) + fresh > self.pool.num_available:
+            self._refuse(row.seq_id, len(copies) + fresh, self.pool.num_available)
+        size = self.block_size
+        for lblock in copies:
+            self._copies.decide(row, lblock, max(lo - lblock * size, 0))
+        self._extend(row, fresh, reason)
+        for lblock in range(lo // size, (hi - 1) // size + 1):
+            block = row.blocks[lblock]
+            slot_lo, slot_hi = max(lo - lblock * size, 0), min(hi - lblock * size, size)
+            self.pool.write(block, slot_lo, slot_hi, seq_id=row.seq_id, lblock=lblock, reason=reason)
+            self._steps.wrote((row.seq_id, lblock, block, row.gens[lblock], lblock * size + slot_hi))
+        row.issued = hi
+
+    def _demand(self, row: SequenceTable, lo: int, hi: int) -> tuple[list[int], int]:
+        """What a write of [lo, hi) takes: a copy of each of these logical blocks, and so many fresh blocks."""
+        size = self.block_size
+        first, end = lo // size, (hi - 1) // size + 1
+        held = range(first, min(end, len(row.blocks)))
+        copies = [i for i in held if self._needs_copy(row.blocks[i], max(lo - i * size, 0))]
+        return copies, max(0, end - len(row.blocks))
+
+    def _demand_of(self, rows: Iterable[SequenceTable]) -> int:
+        """Blocks that one more token for each of these rows may take, copies included."""
+        demands = [self._demand(row, row.issued, len(row.tokens) + 1) for row in rows]
+        return sum(len(copies) + fresh for copies, fresh in demands)
+
+    def _needs_copy(self, block: int, slot: int) -> bool:
+        """Whether a write from `slot` on must go to a copy: another table holds the block, it is published, or leased.
+
+        A lease covers slots that were filled when it began, so an append goes behind it; only a rollback leads into it.
+        """
+        pool = self.pool
+        return bool(
+            pool.entries[block] > 1 or pool.state[block] == BlockState.PUBLISHED or slot < pool.leased_slots[block]
+        )
+
+    def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
+        lblock = len(row.blocks)
+        if count == 1:
+            block = self.pool.take_one(seq_id=row.seq_id, lblock=lblock, reason=reason)
+            row.add(block, int(self.pool.gen[block]))
+        elif count:
+            blocks = self.pool.take(count, seq_id=row.seq_id, lblock=lblock, reason=reason)
+            row.blocks += blocks.tolist()
+            row.gens += self.pool.gen[blocks].tolist()
+
+    def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
+        """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
+        self._copies.cancel_row(row, keep)
+        tail = np.asarray(row.blocks[keep:], dtype=np.int64)
+        self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
+        del row.blocks[keep:], row.gens[keep:]
+
+    def _refuse(self, seq_id: int, needed: int, available: int) -> None:
+        seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
+        if self._sink is not None:
+            self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
+        raise OutOfBlocks(needed, available, self.pool.shortage(needed))
+
+    def _witness(self) -> None:
+        if self._sink is not None:
+            self._sink.detail(self._emit(Kind.WITNESS), witness(self.pool, self._tables))
+
+    def _row(self, seq_id: int) -> SequenceTable:
+        row = self._tables.get(seq_id)
+        if row is None:
+            raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")
+        return row
+
+    def _begin(self, *, ahead: int = 0) -> None:
+        """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
+        if self._sink is not None:
+            self._sink.step = self._steps.number + ahead
+            self._sink.begin()
+
+    def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,
+              lblock: int = -1, aux: int = 0) -> int:  # fmt: skip
+        if self._sink is None:
+            return -1
+        return self._sink.emit(kind, reason, block, gen, -1, -1, fill, seq_id, lblock, aux)
