@@ -4,6 +4,7 @@ pyarrow is imported only when a segment is sealed or read.
 """
 
 from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.pack import pack, unpack
 from kvscope.traces.reader import TraceReader, open_trace
 from kvscope.traces.recorder import Recorder
 from kvscope.traces.schema import (
@@ -36,8 +37,10 @@ __all__ = [
     "Trace",
     "TraceReader",
     "open_trace",
+    "pack",
     "pack_range",
     "table_digest",
     "to_signed",
+    "unpack",
     "unpack_range",
 ]

@@ -7,7 +7,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,13 +22,19 @@ MANIFEST, HOT, SITES, ACTORS, FACTS, LATE = (
     "late.bin",
 )
 _NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE))
-_SEGMENT = re.compile(r"events-\d{5,}\.(arrows|index)")
+_SEGMENT = re.compile(r"events-\d{5,12}\.(arrows|index)")
 
 
-def segments_in(folder: Path) -> list[Path]:
-    """The sidecars and segment files of a trace, as `.arrows` paths in order (either of the two may be missing)."""
-    found = {folder / name for name in os.listdir(folder) if _SEGMENT.fullmatch(name)}
-    return sorted({path.with_suffix(".arrows") for path in found}, key=lambda path: int(path.stem[7:]))
+def is_trace_file(name: str) -> bool:
+    """Whether a file of this name in a trace folder belongs to the trace."""
+    return name in _NAMES or _SEGMENT.fullmatch(name) is not None
+
+
+def segments_in(names: Iterable[str]) -> list[str]:
+    """The segments among the files of a trace, `events-00000` and so on in order (either file may be missing)."""
+    return sorted(
+        {name.rpartition(".")[0] for name in names if _SEGMENT.fullmatch(name)}, key=lambda name: int(name[7:])
+    )
 
 
 def open_regular(path: Path) -> int:
@@ -46,17 +52,6 @@ def open_regular(path: Path) -> int:
         os.close(fd)
         raise refused
     return fd
-
-
-def read_from(path: Path, offset: int) -> bytes:
-    """The bytes of a regular file from `offset` to where it ended when it was opened.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    with open(open_regular(path), "rb") as file:
-        file.seek(offset)
-        return file.read(max(0, os.fstat(file.fileno()).st_size - offset))
 
 
 def is_locked(fd: int) -> bool:
@@ -116,5 +111,5 @@ def _empty(path: Path, overwrite: bool) -> None:
 
 def _remove(path: Path) -> None:
     for name in os.listdir(path):
-        if name in _NAMES or _SEGMENT.fullmatch(name):
+        if is_trace_file(name):
             (path / name).unlink()

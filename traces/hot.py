@@ -143,14 +143,18 @@ def read_hot(path: Path) -> tuple[HotTail, list[str]]:
         live = is_locked(fd)
         size = os.fstat(fd).st_size
         if size < HEADER_BYTES:
-            return NO_TAIL._replace(live=live), [f"hot tail is torn: {size} bytes, unsealed events are lost"]
+            return hot_of(b"", live=live, size=size)
         with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
-            return _read_mapped(view, size, live)
+            return hot_of(view, live=live)
     finally:
         os.close(fd)
 
 
-def _read_mapped(view: mmap.mmap, size: int, live: bool) -> tuple[HotTail, list[str]]:
+def hot_of(view: mmap.mmap | bytes, *, live: bool, size: int | None = None) -> tuple[HotTail, list[str]]:
+    """As `read_hot`, of the bytes of a hot tail."""
+    size = len(view) if size is None else size
+    if size < HEADER_BYTES:
+        return NO_TAIL._replace(live=live), [f"hot tail is torn: {size} bytes, unsealed events are lost"]
     magic, row_bytes, detail_bytes, capacity = HEADER.unpack_from(view)
     if magic == bytes(8):
         return NO_TAIL._replace(live=live), []  # its writer was stopped while making it
@@ -192,3 +196,18 @@ def _read_mapped(view: mmap.mmap, size: int, live: bool) -> tuple[HotTail, list[
         for i, position in enumerate(positions.tolist()):
             details[int(inside_seqs[position])] = tuple(flat[ends[i] : ends[i + 1]])
     return HotTail(counters, seqs, taken[where], details, live), warnings
+
+
+def hot_image(tail: HotTail) -> bytes:
+    """A hot tail with the same rows, details and counters, of the least capacity that holds them."""
+    span = int(tail.seqs[-1] - tail.seqs[0]) + 1 if len(tail.seqs) else 1
+    capacity = max(2, 1 << (span - 1).bit_length())
+    rows = np.zeros(capacity, ROW_DTYPE)
+    rows[tail.seqs & capacity - 1] = tail.rows
+    records = np.zeros((capacity, DETAIL_VALUES + 1), "<i8")
+    for seq, values in tail.details.items():
+        record = records[seq & capacity - 1]
+        record[DETAIL_VALUES - len(values) : DETAIL_VALUES] = values
+        record[DETAIL_VALUES] = (seq + 1) * 16 + len(values)
+    head = HEADER.pack(MAGIC, ROW_BYTES, DETAIL_BYTES, capacity) + struct.pack("<3q", *tail.counters)
+    return head.ljust(HEADER_BYTES, b"\0") + rows.tobytes() + records.tobytes()

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.traces.folder import MANIFEST, open_regular
+from kvscope.traces.folder import MANIFEST
+from kvscope.traces.place import Place
 from kvscope.traces.schema import FORMAT_VERSION
 from kvscope.traces.sink import PoolFacts
 
@@ -42,23 +43,20 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     os.replace(temporary, folder / MANIFEST)
 
 
-def load_manifest(folder: Path) -> tuple[dict[str, Any], PoolFacts, list[str]]:
-    """(manifest, pool, warnings) of a trace folder.
+def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:
+    """(manifest, pool, warnings) of a trace.
 
     Raises:
         TraceError: it is missing, not a manifest, or of a newer major version.
     """
-    path = folder / MANIFEST
+    folder = place.path
     try:
-        if not folder.is_dir():
-            raise TraceError(f"{folder} is {'not a trace folder' if folder.exists() else 'missing: no trace there'}")
-        if not path.exists() and not path.is_symlink():
+        if not place.has(MANIFEST):
             raise TraceError(f"{folder} is not a trace: it holds no {MANIFEST}")
-        with open(open_regular(path), "rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = place.read(MANIFEST, 0, MAX_MANIFEST_BYTES + 1)
         manifest = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else None
     except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+        raise TraceError(f"cannot read {folder / MANIFEST}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{folder} is not a trace: {MANIFEST} is not readable JSON") from error
     if not isinstance(manifest, dict) or manifest.get("format") != "kvtrace":

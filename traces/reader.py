@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.details import DetailStore
-from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, segments_in
-from kvscope.traces.hot import NO_TAIL, HotTail, read_hot
+from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES, segments_in
+from kvscope.traces.hot import NO_TAIL, HotTail
 from kvscope.traces.manifest import count_of, load_manifest
+from kvscope.traces.place import place_of
 from kvscope.traces.rows import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.segment import SegmentReader
@@ -24,7 +25,7 @@ from kvscope.traces.tables import LateFile, LineFile, put_actors, put_sites
 
 
 def open_trace(path: str | Path) -> TraceReader:
-    """Open a trace folder for reading.
+    """Open a trace for reading: a folder, or a packed file, which is read in place.
 
     Raises:
         TraceError: there is no trace, or one of an unknown version.
@@ -33,10 +34,10 @@ def open_trace(path: str | Path) -> TraceReader:
 
 
 class TraceReader:
-    """All that a trace folder holds, up to the last `refresh`.
+    """All that a trace holds, up to the last `refresh`.
 
     Args:
-        path: the folder.
+        path: the folder, or the packed file.
 
     Raises:
         TraceError: there is no trace, or one of an unknown version.
@@ -44,7 +45,8 @@ class TraceReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.manifest, self.pool, self._manifest_warnings = load_manifest(self.path)
+        self._place = place_of(self.path)
+        self.manifest, self.pool, self._manifest_warnings = load_manifest(self._place)
         self.live = False  # its writer was alive at the last refresh
         self.dropped = 0  # events the writer had to drop
         self.gaps: list[tuple[int, int]] = []  # [lo, hi) of seqs that are missing
@@ -53,10 +55,10 @@ class TraceReader:
         self.actors: list[str] = ["unknown"]  # indexed by the `actor` column
         self._segments: dict[str, SegmentReader] = {}
         self._details = DetailStore()
-        self._sites_file = LineFile(self.path / SITES)
-        self._actors_file = LineFile(self.path / ACTORS)
-        self._facts_file = LineFile(self.path / FACTS)
-        self._late_file = LateFile(self.path / LATE)
+        self._sites_file = LineFile(self._place, SITES)
+        self._actors_file = LineFile(self._place, ACTORS)
+        self._facts_file = LineFile(self._place, FACTS)
+        self._late_file = LateFile(self._place, LATE)
         self._store: EventArray = np.empty(0, EVENT_DTYPE)
         self._store_seqs: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._sealed_count = 0
@@ -134,14 +136,14 @@ class TraceReader:
         return self._end > before
 
     def _read_manifest(self) -> None:
-        self.manifest, self.pool, self._manifest_warnings = load_manifest(self.path)
+        self.manifest, self.pool, self._manifest_warnings = load_manifest(self._place)
 
     def _read_all(self) -> None:
         """One look at each file. The manifest has been read before: if it says closed, the rest is complete."""
         # Hot rows first: one that is sealed meanwhile is then found in a segment, the other way round in neither.
         # Names last: they are written before the rows that use them.
         try:
-            hot, notes = read_hot(self.path / HOT)
+            hot, notes = self._place.hot()
         except OSError as error:
             hot, notes = NO_TAIL, [f"hot tail cannot be read: {error.strerror or error}"]
         self.live = hot.live
@@ -149,7 +151,7 @@ class TraceReader:
         fresh = hot.seqs >= self._sealed_end
         tail = events_of(hot.rows[fresh])
         self._note_names(tail)
-        self._place(self._sealed_count, tail, hot.seqs[fresh])
+        self._put(self._sealed_count, tail, hot.seqs[fresh])
         self._count = self._sealed_count + len(tail)
         self._end = int(self._store_seqs[self._count - 1]) + 1 if self._count else 0
         self._details.set_hot(hot.details, self._sealed_end)
@@ -164,8 +166,8 @@ class TraceReader:
     def _read_segments(self, hot_rows: int) -> None:
         """Read the batches that were sealed since."""
         found = []
-        for path in segments_in(self.path):
-            segment = self._segments.setdefault(path.name, SegmentReader(path))
+        for name in segments_in(self._place.names()):
+            segment = self._segments.setdefault(name, SegmentReader(self._place, name))
             found += [(segment, *batch) for batch in segment.poll()]
         self._reserve(self._sealed_count + sum(rows for _, _, rows, *_ in found) + hot_rows)
         for segment, first_seq, rows, offset, length, crc in found:
@@ -178,7 +180,7 @@ class TraceReader:
             if details is None:
                 continue
             if skip > 0:
-                self._place(self._sealed_count, events[skip:].copy(), np.arange(first_seq + skip, first_seq + rows))
+                self._put(self._sealed_count, events[skip:].copy(), np.arange(first_seq + skip, first_seq + rows))
             else:
                 self._store_seqs[self._sealed_count : self._sealed_count + rows] = np.arange(
                     first_seq, first_seq + rows
@@ -198,7 +200,7 @@ class TraceReader:
             store[: self._count], seqs[: self._count] = self._store[: self._count], self._store_seqs[: self._count]
             self._store, self._store_seqs = store, seqs
 
-    def _place(self, at: int, events: EventArray, seqs: npt.NDArray[np.int64]) -> None:
+    def _put(self, at: int, events: EventArray, seqs: npt.NDArray[np.int64]) -> None:
         self._store[at : at + len(events)] = events
         self._store_seqs[at : at + len(events)] = seqs
 
@@ -222,7 +224,9 @@ class TraceReader:
     def _describe(self, hot: HotTail) -> list[str]:
         found = [line for segment in self._segments.values() for line in segment.damage]
         if not self.live:
-            found += [f"{name}: the last index entry is torn" for name, part in self._segments.items() if part.torn]
+            found += [
+                f"{name}.arrows: the last index entry is torn" for name, part in self._segments.items() if part.torn
+            ]
             files = (self._sites_file, self._actors_file, self._facts_file, self._late_file)
             found += [line for file in files for line in file.damage()]
             if not self.clean:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.files import AppendFile, PWrite
-from kvscope.traces.folder import open_regular, read_from
+from kvscope.traces.place import Place
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 
 MAX_BATCH_ROWS = 16_384
@@ -212,11 +212,14 @@ class SegmentReader:
     """Reads one segment, also while it grows. Nothing is believed that its checksum does not vouch for.
 
     Args:
-        path: the `.arrows` file; its sidecar lies beside it.
+        place: where the trace lies.
+        name: of the segment, `events-00000`; its two files are NAME.arrows and NAME.index.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self.name = name
+        self.file = name + ".arrows"
         self.damage: list[str] = []  # one line for each thing found wrong
         self.torn = False  # the sidecar ends within an entry
         self._schema: Any = None
@@ -226,12 +229,12 @@ class SegmentReader:
     def poll(self) -> list[tuple[int, int, int, int, int]]:
         """(first_seq, rows, offset, length, crc) of each batch that the sidecar has gained since the last call."""
         try:
-            data = read_from(self.path.with_suffix(".index"), self._index_used)
+            data = self._place.read(self.name + ".index", self._index_used)
         except FileNotFoundError:
             data = b""
         except OSError as error:
             data = b""
-            self._unread(self.path.stem + ".index", error)
+            self._unread(self.name + ".index", error)
         whole = len(data) - len(data) % ENTRY_BYTES
         self.torn = whole < len(data)
         batches = []
@@ -246,7 +249,7 @@ class SegmentReader:
                 or rows > MAX_BATCH_ROWS
                 or first_seq < 0
             ):
-                self.damage.append(f"{self.path.stem}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
+                self.damage.append(f"{self.name}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
                 continue
             self._end = offset + length
             if kind == SCHEMA_ENTRY:
@@ -259,17 +262,16 @@ class SegmentReader:
     def read(self, offset: int, length: int, crc: int) -> bytes | None:
         """The bytes of a message; None, and a line in `damage`, when they are torn or not what was written."""
         try:
-            with open(open_regular(self.path), "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if offset + length > size:
-                    self.damage.append(f"{self.path.name}: torn at byte {size}, a batch at {offset} is lost")
-                    return None
-                message = os.pread(file.fileno(), length, offset)
+            message = self._place.read(self.file, offset, length)
+            if len(message) < length:
+                size = self._place.size(self.file)
+                self.damage.append(f"{self.file}: torn at byte {size}, a batch at {offset} is lost")
+                return None
         except OSError as error:
-            self._unread(self.path.name, error)
+            self._unread(self.file, error)
             return None
-        if len(message) != length or zlib.crc32(message) != crc:
-            self.damage.append(f"{self.path.name}: the {length} bytes at {offset} fail their checksum and are skipped")
+        if zlib.crc32(message) != crc:
+            self.damage.append(f"{self.file}: the {length} bytes at {offset} fail their checksum and are skipped")
             return None
         return message
 
@@ -278,7 +280,7 @@ class SegmentReader:
         try:
             return decode_batch(message, self._schema or arrow_schema(), into)
         except ValueError as error:
-            self.damage.append(f"{self.path.name}: the batch at {offset} is skipped: {error}")
+            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
             return None
 
     def _unread(self, name: str, error: OSError) -> None:
@@ -296,5 +298,5 @@ class SegmentReader:
         try:
             return pa.ipc.read_schema(pa.py_buffer(message))
         except (pa.ArrowException, EOFError, OSError) as error:
-            self.damage.append(f"{self.path.name}: unreadable schema: {error}")
+            self.damage.append(f"{self.file}: unreadable schema: {error}")
             return None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from kvscope.traces.files import read_late, read_lines
-from kvscope.traces.folder import read_from
+from kvscope.traces.place import Place
 from kvscope.traces.sink import UNKNOWN_SITE, Frame, Site
 
 _T = TypeVar("_T")
@@ -17,8 +16,9 @@ MAX_NUMBER = 1 << 16
 class LineFile:
     """The records of a file of checksummed JSON lines, followed as it grows."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self.name = name
         self.records: list[dict[str, Any]] = []
         self._damaged = 0
         self._used = 0
@@ -27,7 +27,7 @@ class LineFile:
 
     def poll(self) -> list[dict[str, Any]]:
         """The records that came since the last call."""
-        data, self._unread = _read_from(self.path, self._used)
+        data, self._unread = _read_from(self._place, self.name, self._used)
         records, damaged, used = read_lines(data)
         self._used += used
         self._torn = used < len(data)
@@ -37,14 +37,15 @@ class LineFile:
 
     def damage(self) -> list[str]:
         """What is wrong with the file, in words."""
-        return _damage(self.path, self._damaged, self._torn, self._unread)
+        return _damage(self.name, self._damaged, self._torn, self._unread)
 
 
 class LateFile:
     """The late details, followed as they grow."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self.name = name
         self._damaged = 0
         self._used = 0
         self._torn = False
@@ -52,7 +53,7 @@ class LateFile:
 
     def poll(self) -> dict[int, tuple[int, ...]]:
         """The details that came since the last call, by seq."""
-        data, self._unread = _read_from(self.path, self._used)
+        data, self._unread = _read_from(self._place, self.name, self._used)
         found, damaged, used = read_late(data)
         self._used += used
         self._torn = used < len(data)
@@ -61,7 +62,7 @@ class LateFile:
 
     def damage(self) -> list[str]:
         """What is wrong with the file, in words."""
-        return _damage(self.path, self._damaged, self._torn, self._unread)
+        return _damage(self.name, self._damaged, self._torn, self._unread)
 
 
 def put_sites(records: list[dict[str, Any]], into: list[Site], needed: int) -> None:
@@ -93,18 +94,18 @@ def _site_of(record: dict[str, Any]) -> Site:
     return Site(*frames[0], frames=frames)
 
 
-def _read_from(path: Path, offset: int) -> tuple[bytes, str]:
+def _read_from(place: Place, name: str, offset: int) -> tuple[bytes, str]:
     """(what came since, why it cannot be read)"""
     try:
-        return read_from(path, offset), ""
+        return place.read(name, offset), ""
     except FileNotFoundError:
-        return b"", f"{path.name} is missing"
+        return b"", f"{name} is missing"
     except OSError as error:
-        return b"", f"{path.name} cannot be read: {error.strerror}"
+        return b"", f"{name} cannot be read: {error.strerror}"
 
 
-def _damage(path: Path, damaged: int, torn: bool, unread: str) -> list[str]:
+def _damage(name: str, damaged: int, torn: bool, unread: str) -> list[str]:
     if unread:
         return [unread]
-    found = [f"{path.name}: {damaged} damaged records are left out"] if damaged else []
-    return [*found, f"{path.name}: the last record is torn"] if torn else found
+    found = [f"{name}: {damaged} damaged records are left out"] if damaged else []
+    return [*found, f"{name}: the last record is torn"] if torn else found
