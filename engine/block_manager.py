@@ -61,6 +61,21 @@ class BlockManager(TableCore):
         with self._lock:
             return list(self._tables)
 
+    def held(self) -> dict[int, int]:
+        """Blocks in the table of each sequence that holds one."""
+        with self._lock:
+            return {seq_id: len(row.blocks) for seq_id, row in self._tables.items()}
+
+    def supply(self) -> tuple[int, int]:
+        """Blocks that are free, and cached ones that could be evicted now."""
+        with self._lock:
+            return self.pool.num_free, self.pool.num_evictable
+
+    def in_flight(self) -> int:
+        """Steps that have begun and not ended."""
+        with self._lock:
+            return len(self._steps)
+
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""
         with self._lock:
@@ -199,7 +214,7 @@ class BlockManager(TableCore):
                 self._begin(ahead=1)
                 seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
                 if needed is not None:
-                    details = (needed, self.pool.num_free, self.pool.num_evictable)
+                    details = (needed, self.pool.num_free, self.pool.num_evictable, *details)
                 if details:
                     self._sink.detail(seq, details)
 

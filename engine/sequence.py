@@ -9,6 +9,8 @@ from kvscope.engine.prefix import Extras
 from kvscope.errors import UsageError
 from kvscope.traces.schema import Reason
 
+MAX_PRIORITY = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -75,6 +77,12 @@ class Request:
     name: str = ""
     extras: Extras = ()
     prompt_text: str | None = None
+    priority: int = 0  # lower is sooner, where the scheduler goes by priority
+    user: str = ""  # whose turn it is, where the scheduler is fair to users
+
+    def __post_init__(self) -> None:
+        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
+            raise UsageError(f"priority is {self.priority}: must be {-MAX_PRIORITY}..{MAX_PRIORITY}")
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +100,8 @@ class Sequence:
     preemptions: int = 0
     cached_tokens: int = 0  # of the first admission
     last_wait: tuple[int, int] | None = None  # what the last WAIT row said, so that it is written once
+    number: int = 0  # how many sequences were submitted before it
+    place: tuple[int, int, int] = (0, 0, 0)  # its key in the queue, or among the running
     waits: bool = False  # a beam with nothing to compute until the other beams of its request are as far
 
     @property

@@ -194,7 +194,7 @@ DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
         "table_entries",
         "tables_digest",
     ),
-    Kind.WAIT: ("needed", "free", "evictable"),
+    Kind.WAIT: ("needed", "free", "evictable", "holders*"),  # holders: sequence, its blocks, next sequence, ...
     Kind.REFUSED: ("needed", "free", "evictable"),
     Kind.SUBMIT: ("request", "max_tokens", "samples"),
     Kind.FORK: ("request", "sample"),

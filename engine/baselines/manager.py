@@ -94,6 +94,21 @@ class RegionManager:
         with self._lock:
             return list(self._rows)
 
+    def held(self) -> dict[int, int]:
+        """Blocks in the region of each sequence."""
+        with self._lock:
+            return {seq_id: row.region.blocks for seq_id, row in self._rows.items()}
+
+    def supply(self) -> tuple[int, int]:
+        """Free blocks (they need not lie side by side); none can be evicted."""
+        with self._lock:
+            return self.space.free, 0
+
+    def in_flight(self) -> int:
+        """Steps that have begun and not ended."""
+        with self._lock:
+            return int(self._open is not None)
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that a sequence of this many tokens takes here."""
         return self.space.size_for(tokens)
@@ -183,7 +198,7 @@ class RegionManager:
                 self._begin()
                 seq = self._emit(kind, reason, seq_id=seq_id, aux=aux)
                 if needed is not None:
-                    details = (needed, self.space.free, 0)
+                    details = (needed, self.space.free, 0, *details)
                 if details:
                     self._sink.detail(seq, details)
 

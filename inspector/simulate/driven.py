@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from kvscope.engine.baselines import RegionManager
 from kvscope.engine.block_manager import BlockManager
@@ -17,7 +17,6 @@ from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.scheduler import Scheduler, StepPlan
 from kvscope.engine.sequence import Request, SamplingParams, Sequence
-from kvscope.errors import UsageError
 from kvscope.inspector.simulate.paged import admissible
 from kvscope.inspector.simulate.settings import Settings
 from kvscope.inspector.simulate.tally import Tally
@@ -139,7 +138,7 @@ class DrivenRun:
         if self._space is not None and self._space.name == "reserved":
             limits = replace(limits, watermark=0.0)  # nothing that is admitted grows
         self._reserve = int(limits.watermark * manager.num_blocks)
-        self.scheduler = WatchedScheduler(cast(BlockManager, manager), limits, sink=sink)
+        self.scheduler = WatchedScheduler(manager, limits, sink=sink)
         self._next_seq = 0
 
     def run(self, stop: Callable[[], bool]) -> Tally:
@@ -147,8 +146,8 @@ class DrivenRun:
 
         Raises:
             KeyboardInterrupt: `stop` said so, between two steps.
+            Stalled: a queued request can never be admitted.
         """
-        idle = 0
         while True:
             self._arrive()
             if stop():
@@ -158,9 +157,7 @@ class DrivenRun:
                     return self.close()
                 self.clock = max(self.clock, self._arrival(self._requests[self._next]))
                 continue
-            idle = 0 if self._do_step() else idle + 1
-            if idle > 2:
-                raise UsageError("the simulation stands still: a queued request can never be admitted")
+            self._do_step()
 
     def _arrival(self, request: WorkRequest) -> int:
         return 0 if self.settings.at_once else request.arrival_ns * 1000
@@ -202,14 +199,14 @@ class DrivenRun:
 
     # -- one step -------------------------------------------------------------------------------------------------
 
-    def _do_step(self) -> bool:
-        """Schedule and run one step; False when there was nothing to compute."""
+    def _do_step(self) -> None:
+        """Schedule and run one step, unless there is nothing to compute."""
         scheduler, manager = self.scheduler, self.manager
         before = scheduler.preemptions
         plan = scheduler.schedule()
         preempted = scheduler.preemptions > before
         if not plan.rows:
-            return False
+            return
         manager.begin_step(plan.rows)
         copies = manager.drain_copies()
         manager.copies_done(copies)
@@ -230,7 +227,6 @@ class DrivenRun:
         for sequence, row in zip(plan.sequences, plan.rows, strict=True):
             sequence.computed = row.hi
         self._complete([s for s, row in zip(plan.sequences, plan.rows, strict=True) if row.hi == s.length])
-        return True
 
     def _count_prompt(self, sequence: Any) -> None:
         if not sequence.counted:

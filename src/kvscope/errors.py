@@ -5,6 +5,7 @@
     ├── ModelError               a model cannot be found, read or is not supported
     ├── OutOfBlocks              the pool cannot give what was asked; nothing was changed
     ├── FaultyCall               an operation on a block or sequence that is not in the right state
+    ├── Stalled                  nothing can go on any more; names who waits for whom
     ├── TraceError               a trace cannot be read or written
     └── MissingDependency        an optional package is not installed
 
@@ -37,6 +38,10 @@ class OutOfBlocks(KVScopeError):
 
 class FaultyCall(KVScopeError):
     """An operation that the state of a block or sequence does not allow (double free, unknown id)."""
+
+
+class Stalled(KVScopeError):
+    """The scheduler has work and nothing can move: what is waited for will never be given back."""
 
 
 class TraceError(KVScopeError):

@@ -1,0 +1,56 @@
+"""What the scheduler needs of the memory it plans for; the block manager and the baselines both are such memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvscope.engine.prefix import Extras
+from kvscope.engine.tables import PrefixMatch
+from kvscope.traces.schema import Kind, Reason
+
+
+class SequenceMemory(Protocol):
+    """Room for sequences, given and taken back by whole operations."""
+
+    num_blocks: int
+    block_size: int
+
+    def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
+        """What admitting this prompt would find and take; changes nothing."""
+        ...
+
+    def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
+        """Give a sequence the room of its whole prompt; returns how many leading tokens are cached already."""
+        ...
+
+    def write(self, seq_id: int, lo: int, hi: int) -> None:
+        """Reserve and record the writes of positions [lo, hi)."""
+        ...
+
+    def append(self, seq_id: int, token: int) -> None:
+        """One more token, to be computed in the next step. Raises OutOfBlocks; nothing was changed then."""
+        ...
+
+    def free(self, seq_id: int, kind: Kind = ..., reason: Reason = ..., aux: int = 0) -> None:
+        """Give all that the sequence holds back."""
+        ...
+
+    def record(
+        self, kind: Kind, reason: Reason, seq_id: int, aux: int = 0, *, details: Sequence[int] = (),
+        needed: int | None = None,
+    ) -> None:  # fmt: skip
+        """Record an event that touches no block; with `needed`, its details begin with needed, free, evictable."""
+        ...
+
+    def held(self) -> dict[int, int]:
+        """Blocks in the table of each sequence that holds one."""
+        ...
+
+    def supply(self) -> tuple[int, int]:
+        """Blocks that are free, and cached ones that could be evicted now."""
+        ...
+
+    def in_flight(self) -> int:
+        """Steps and transfers under way: when they end, what waits for them may go on."""
+        ...
