@@ -74,7 +74,7 @@ class BlockManager(TableCore):
     def in_flight(self) -> int:
         """Steps that have begun and not ended."""
         with self._lock:
-            return len(self._steps)
+            return len(self._steps.open)
 
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""

@@ -32,6 +32,14 @@ class SequenceMemory(Protocol):
         """One more token, to be computed in the next step. Raises OutOfBlocks; nothing was changed then."""
         ...
 
+    def can_append_many(self, seq_ids: Sequence[int]) -> bool:
+        """Whether `append_many` for these sequences would be served now."""
+        ...
+
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """`append` of one token to each of these sequences, all or nothing; only where `can_append_many` says so."""
+        ...
+
     def free(self, seq_id: int, kind: Kind = ..., reason: Reason = ..., aux: int = 0) -> None:
         """Give all that the sequence holds back."""
         ...

@@ -128,6 +128,9 @@ class Scheduler:
         """
         plan = StepPlan()
         preempted = self._schedule_decodes(plan)
+        if self.policy is Policy.FAIR:
+            for sequence in plan.sequences:
+                self.waiting.charge(sequence, output=1)
         self._schedule_prefills(plan)
         if not preempted:
             self._admit(plan)
@@ -168,7 +171,6 @@ class Scheduler:
                         break
                     continue
                 plan.add(sequence, sequence.computed, sequence.length)
-                self.waiting.charge(sequence, output=1)
                 break
         return preempted
 

@@ -109,10 +109,6 @@ class RegionManager:
         with self._lock:
             return int(self._open is not None)
 
-    def blocks_for(self, tokens: int) -> int:
-        """Blocks that a sequence of this many tokens takes here."""
-        return self.space.size_for(tokens)
-
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would take; `available` is what is free, if there is a hole that fits."""
         with self._lock:
@@ -173,6 +169,10 @@ class RegionManager:
     def can_append_many(self, seq_ids: Sequence[int]) -> bool:
         """No: regions grow and move one by one, so `append` is the only way."""
         return False
+
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """Refused, as `can_append_many` says."""
+        raise UsageError(f"the {self.space.name} allocator appends to one sequence at a time: call append")
 
     def fork(self, parent: int, child: int) -> None:
         """Refused: two sequences cannot share a region. Submit the samples as sequences of their own."""
