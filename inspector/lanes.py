@@ -77,31 +77,39 @@ class _Draft:
 _LANE_KINDS = (
     Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.SCHED, Kind.PREEMPT, Kind.FINISH, Kind.ABORT,
 )  # fmt: skip
+_PIECE = 65_536
 _LANE_MASK = kind_mask(_LANE_KINDS)
 _TABLE_MASK = kind_mask(TABLE_KINDS)
 
 
-def lanes(trace: TraceLike) -> list[Lane]:
-    """One lane per sequence, in order of first appearance."""
+def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
+    """One lane per sequence, in order of first appearance.
+
+    Args:
+        held: count the blocks held as well; without it `Lane.held` and its companions are empty.
+    """
     trace = frozen(trace)
     events = trace.events
     rows = np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0))
     drafts: dict[int, _Draft] = {}
-    columns = [events[name][rows].tolist() for name in ("kind", "seq_id", "aux", "lblock", "t_ns", "step")]
-    numbers = np.asarray(trace.seqs)[rows].tolist()
-    for number, kind, seq_id, aux, lblock, t_ns, step in zip(numbers, *columns, strict=True):
-        draft = drafts.setdefault(seq_id, _Draft(seq_id))
-        _advance(drafts, draft, kind, aux, lblock, (t_ns, number, step))
+    for lo in range(0, len(rows), _PIECE):  # in pieces: Python numbers take ten times the memory of a column
+        piece = rows[lo : lo + _PIECE]
+        columns = [events[name][piece].tolist() for name in ("kind", "seq_id", "aux", "lblock", "t_ns", "step")]
+        numbers = np.asarray(trace.seqs)[piece].tolist()
+        for number, kind, seq_id, aux, lblock, t_ns, step in zip(numbers, *columns, strict=True):
+            draft = drafts.setdefault(seq_id, _Draft(seq_id))
+            _advance(drafts, draft, kind, aux, lblock, (t_ns, number, step))
     if len(events):
         end = (int(events["t_ns"][-1]), int(trace.seqs[-1]), int(events["step"][-1]))
         for draft in drafts.values():
             draft.turn("", end)
-    held = _held(trace, list(drafts))
+    nothing = np.empty(0, np.int64)
+    counts = _held(trace, list(drafts)) if held else dict.fromkeys(drafts, (nothing, nothing, nothing))
     names = Names(trace.facts)
     return [
         Lane(
             d.seq_id, names(d.seq_id), names.request(d.seq_id), d.parent, tuple(d.bars), d.outcome, d.prompt, d.cached,
-            d.output, d.preemptions, *held[d.seq_id],
+            d.output, d.preemptions, *counts[d.seq_id],
         )
         for d in drafts.values()
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.segment import DetailColumn
+from kvscope.traces.segment import NO_DETAILS, DetailColumn
 
 
 class DetailStore:
@@ -34,6 +34,22 @@ class DetailStore:
         """All seqs that have details, rising."""
         beside = np.fromiter((*self._extra, *self._late), np.int64)
         return np.unique(np.concatenate([*(part[0] for part in self._parts), beside]))
+
+    def between(self, lo: int, hi: int) -> DetailColumn:
+        """(seqs, offsets, values) of everything that seqs from `lo` to below `hi` have; values lie flat, seq by seq."""
+        self._merge()
+        seqs, offsets, values = self._parts[0] if self._parts else NO_DETAILS
+        a, b = np.searchsorted(seqs, (lo, hi)).tolist()
+        seqs, values, offsets = seqs[a:b], values[offsets[a] : offsets[b]], offsets[a : b + 1] - offsets[a]
+        beside = {seq for seq in (*self._extra, *self._late) if lo <= seq < hi}
+        if not beside:
+            return seqs, offsets, values
+        found = {seq: values[offsets[i] : offsets[i + 1]].tolist() for i, seq in enumerate(seqs.tolist())}
+        found |= {seq: list(self.get(seq) or ()) for seq in beside}
+        order = sorted(found)
+        lengths = [len(found[seq]) for seq in order]
+        flat = [value for seq in order for value in found[seq]]
+        return np.asarray(order, np.int64), np.cumsum([0, *lengths], dtype=np.int64), np.asarray(flat, np.int64)
 
     def get(self, seq: int) -> tuple[int, ...] | None:
         """The values of a seq, None where it has none."""

@@ -19,7 +19,7 @@ from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
 from kvscope.traces.rows import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
-from kvscope.traces.segment import SegmentReader
+from kvscope.traces.segment import DetailColumn, SegmentReader
 from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
 from kvscope.traces.tables import LateFile, LineFile, put_actors, put_sites
 
@@ -122,6 +122,10 @@ class TraceReader:
         inside[inside] &= self.seqs[at[inside]] == seqs[inside]
         inside[inside] &= self.events["kind"][at[inside]] == kind
         return seqs[inside], [self._details.get(seq) or () for seq in seqs[inside].tolist()]
+
+    def details_between(self, lo: int, hi: int) -> DetailColumn:
+        """(seqs, offsets, values) of the details of all rows from seq `lo` to below `hi`, flat: for bulk readers."""
+        return self._details.between(lo, hi)
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""

@@ -112,7 +112,7 @@ def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
                 into[name] = 0 if EVENT_DTYPE[name].kind == "u" else -1
         detail = batch.column("detail") if "detail" in names else None
         if detail is None or detail.null_count == len(detail):
-            return _NO_DETAILS
+            return NO_DETAILS
         starts = _numbers(detail.offsets, np.dtype("<i4")).astype(np.int64)
         positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
         offsets = np.append(starts[positions], starts[positions[-1] + 1])
@@ -130,7 +130,7 @@ def _numbers(column: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), column.offset * dtype.itemsize)
 
 
-_NO_DETAILS: DetailColumn = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+NO_DETAILS: DetailColumn = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
 
 
 def segment_path(folder: Path, number: int) -> Path:

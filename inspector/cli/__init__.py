@@ -23,6 +23,8 @@ COMMANDS = {
     "inspect": "inspect:inspect",
     "check": "check:check",
     "dashboard": "dashboard:dashboard",
+    "export": "export:export",
+    "import": "import_:import_file",
     "models": "models:app",
     "faults": "faults:app",
     "bench": "bench:bench",

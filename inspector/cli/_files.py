@@ -1,0 +1,52 @@
+"""What the commands that turn one file into another have in common: ranges, names of outputs, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvscope.errors import UsageError
+from kvscope.inspector.cli._engine import errors
+
+SUFFIXES = (".kvtrace", ".kvpack", ".jsonl")
+
+
+def parse_range(text: str | None) -> tuple[int, int] | None:
+    """`A:B` as (A, B), either end may be left out.
+
+    Raises:
+        UsageError: it is no such range.
+    """
+    if text is None:
+        return None
+    lo, colon, hi = text.partition(":")
+    try:
+        first, last = int(lo or 0), int(hi) if hi else 2**63 - 1
+    except ValueError:
+        first = last = -1
+    if not colon or first < 0 or first >= last or last >= 2**63:
+        raise UsageError(f"seq-range is {text!r:.40}: give A:B with A below B, like 1000:2000 (B itself is left out)")
+    return first, last
+
+
+def named_after(source: Path, suffix: str) -> Path:
+    """In the working folder, the name of `source` with another suffix."""
+    name = source.resolve().name if source.name in ("", ".", "..") else source.name
+    for known in SUFFIXES:
+        name = name.removesuffix(known)
+    return Path(name + suffix)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A status line with a percentage, on a terminal; yields what is to be called with (done, total)."""
+    if not errors.is_terminal:
+        yield lambda done, total: None
+        return
+    with errors.status(f"{what} ...") as status:
+
+        def show(done: int, total: int) -> None:
+            status.update(f"{what}: {100 * done // max(total, 1)} %")
+
+        yield show

@@ -1,0 +1,54 @@
+"""`kvscope export`: a trace in the format of another tool."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvscope.inspector.cli._engine import say
+from kvscope.inspector.cli._files import named_after, parse_range, progress
+
+STDOUT = Path("-")
+
+
+def export(
+    trace: Annotated[Path, typer.Argument(help="A trace (NAME.kvtrace).", metavar="TRACE")],
+    to: Annotated[str, typer.Option("--to", help="perfetto, parquet, jsonl, csv or ilens.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to; the trace's name, here, if left out; - for standard output.")
+    ] = None,
+    seq_range: Annotated[
+        str | None, typer.Option("--seq-range", metavar="A:B", help="Only events from number A to below B.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was written as one JSON object.")] = False,
+) -> None:
+    """Write a trace for another tool: Perfetto's timeline, Parquet tables, JSON lines, CSV, InferLens.
+
+    Example: kvscope export run.kvtrace --to perfetto      then open run.pftrace at ui.perfetto.dev
+    """
+    from kvscope.errors import UsageError
+    from kvscope.inspector import export as exports
+    from kvscope.traces import open_trace
+
+    form = exports.FORMATS.get(to)
+    if form is None:
+        raise UsageError(f"cannot export to {to!r:.40}: choose one of {', '.join(exports.FORMATS)}")
+    if as_json and out == STDOUT:
+        raise UsageError("--json and --out - both write to standard output: give a file")
+    seqs = parse_range(seq_range)
+    opened = open_trace(trace)
+    for line in opened.warnings:
+        sys.stderr.write(f"kvscope: note: {line}\n")
+    target = sys.stdout.buffer if out == STDOUT else out or named_after(trace, form.suffix)
+    with progress(f"writing {to}") as show:
+        done = exports.export(opened, to, target, seqs=seqs, overwrite=overwrite, progress=show)
+    if as_json:
+        sys.stdout.write(json.dumps(done.to_json()) + "\n")
+    else:
+        say(f"{done.path}: {done.events:,} events as {done.count:,} {done.unit}"
+            + (f", {done.size_bytes:,} bytes" if done.size_bytes >= 0 else ""))  # fmt: skip

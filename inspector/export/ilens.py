@@ -1,0 +1,211 @@
+"""InferLens traces (.ilens, schema 0.3): JSON lines of steps, requests and prefix-cache events.
+
+Source: the format's specification and its normative dataclasses (github.com, InferLens: TRACE_SPEC.md,
+inferlens/schema/events.py, v0.3 draft). What we say and what we leave to the format's defaults:
+
+    trace_meta        the anchor of the clock is the trace's; `extra` has the pool's geometry
+    engine_snapshot   at the end of each step. Usage counts held blocks, not cached ones. Prompt, generated, looked-up
+                      and hit tokens, and preemptions, are those since the snapshot before. No latencies
+    request_finished  one for each *sequence*, named like `haiku/1` for a further sample; time spent preempted counts
+                      as queued
+    kv_block_stored   at PUBLISH, one block each, with the keyed prefix hash (unsigned, 64 bits); the parent is null
+                      where it is no block. `ts` and `wall_time_unix` are one moment; `seq` is the event's number
+    kv_block_removed  at EVICT or UNPUBLISH of a block whose PUBLISH the trace holds
+    collector_gap     where events are missing
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from kvscope import __version__
+from kvscope.inspector.export.jsonl import manifest_of
+from kvscope.inspector.export.parts import Progress, no_progress, parts
+from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, Lane, lanes
+from kvscope.inspector.measures import series
+from kvscope.inspector.source import TraceLike, details_map, frozen, gap_rows
+from kvscope.inspector.spans import model_facts
+from kvscope.inspector.state import kind_mask
+from kvscope.traces.schema import Kind, Reason
+
+SCHEMA_VERSION = "0.3"
+Records = Iterator[tuple[int, dict[str, Any]]]  # in the order of the event they belong to
+_REASONS = {Reason.STOP: "stop", Reason.LENGTH: "length", Reason.ABORTED: "abort", Reason.DRAINED: "abort"}
+_WAITING, _RUNNING = 0, 1
+_LOAD_KINDS = (
+    Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.PREEMPT, Kind.FINISH, Kind.ABORT, Kind.SCHED, Kind.STEP_END,
+)  # fmt: skip
+_LOAD_MASK = kind_mask(_LOAD_KINDS)
+
+
+def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progress = no_progress) -> int:
+    """Write the records that belong to `rows`; returns their number."""
+    manifest, events = manifest_of(trace), frozen(trace).events
+    clock = manifest.get("clock") if isinstance(manifest.get("clock"), dict) else {}
+    wall, start = (_seconds(clock.get(name)) if clock else 0.0 for name in ("wall_ns", "monotonic_ns"))
+    file.write(_line(_meta(trace, manifest, wall, start)))
+    count = 1
+    seqs = np.asarray(trace.seqs, dtype=np.int64)
+    for seq, record in heapq.merge(_snapshots(trace, rows), _finished(trace, rows), _cache(trace, rows, progress),
+                                   _gaps(trace, rows), key=lambda pair: pair[0]):  # fmt: skip
+        t = float(events["t_ns"][int(np.searchsorted(seqs, seq))]) * 1e-9
+        record = {"kind": record.pop("kind"), "ts": start + t, **record}
+        if record["kind"].startswith("kv_"):
+            record["wall_time_unix"] = wall + t
+        file.write(_line(record))
+        count += 1
+    return count
+
+
+def _meta(trace: TraceLike, manifest: dict[str, Any], wall: float, start: float) -> dict[str, Any]:
+    extra = {"num_blocks": trace.num_blocks, "block_size": trace.block_size, "block_bytes": trace.block_bytes}
+    return {
+        "kind": "trace_meta", "engine": str(manifest.get("engine") or "kvscope"), "engine_version": __version__,
+        "model": str(model_facts(trace).get("name") or "unknown"), "wall_time_unix": wall, "monotonic_time": start,
+        "schema_version": SCHEMA_VERSION, "extra": extra,
+    }  # fmt: skip
+
+
+class _Load:
+    """Who waits and who runs, and what was done since the last snapshot."""
+
+    def __init__(self) -> None:
+        self.place: dict[int, int] = {}
+        self.decode_from: dict[int, int] = {}  # by sequence the first position whose token is new
+        self.prompt = self.generated = self.preempted = 0
+
+    def take(self, kind: int, seq_id: int, aux: int, lblock: int, fill: int) -> None:
+        """One event."""
+        if kind == Kind.SUBMIT:
+            self.place[seq_id], self.decode_from[seq_id] = _WAITING, aux
+        elif kind in (Kind.ADMIT, Kind.RESUME):
+            self.place[seq_id] = _RUNNING
+        elif kind == Kind.FORK:
+            self.place[seq_id], self.decode_from[seq_id] = _RUNNING, self.decode_from.get(aux, 0)
+        elif kind == Kind.PREEMPT:
+            self.place[seq_id] = _WAITING
+            self.decode_from[seq_id] = max(self.decode_from.get(seq_id, 0), aux)
+            self.preempted += 1
+        elif kind in (Kind.FINISH, Kind.ABORT):
+            self.place.pop(seq_id, None)
+            self.decode_from.pop(seq_id, None)
+        elif kind == Kind.SCHED:
+            new_from, end = self.decode_from.get(seq_id, 0), lblock + max(fill, 0)
+            self.prompt += max(0, min(end, new_from) - lblock)
+            self.generated += end >= new_from
+
+
+def _snapshots(trace: TraceLike, rows: range) -> Records:
+    measured, events = series(trace), trace.events
+    load, hits, queries = _Load(), 0, 0
+    picked = np.flatnonzero(_LOAD_MASK[events["kind"]])
+    for lo in range(0, len(picked), 65_536):
+        piece = picked[lo : lo + 65_536]
+        columns = [events[name][piece].tolist() for name in ("kind", "seq_id", "aux", "lblock", "fill")]
+        for row, kind, *values in zip(piece.tolist(), *columns, strict=True):
+            if kind != Kind.STEP_END:
+                load.take(kind, *values)
+                continue
+            hits_now, queries_now = int(measured.prefix_hit_tokens[row]), int(measured.prefix_query_tokens[row])
+            if row in rows:
+                places = list(load.place.values())
+                yield int(measured.seq[row]), {
+                    "kind": "engine_snapshot", "num_running_reqs": places.count(_RUNNING),
+                    "num_waiting_reqs": places.count(_WAITING),
+                    "kv_cache_usage": int(measured.held_blocks[row]) / trace.num_blocks,
+                    "prefix_cache_queries": queries_now - queries, "prefix_cache_hits": hits_now - hits,
+                    "num_preempted_reqs": load.preempted, "num_generation_tokens": load.generated,
+                    "num_prompt_tokens": load.prompt,
+                }  # fmt: skip
+            hits, queries = hits_now, queries_now
+            load.prompt = load.generated = load.preempted = 0
+
+
+def _finished(trace: TraceLike, rows: range) -> Records:
+    events, seqs = trace.events, np.asarray(trace.seqs, dtype=np.int64)
+    found = []
+    for lane in lanes(trace, held=False):
+        if lane.outcome == "running" or not lane.bars:
+            continue
+        seq = lane.bars[-1].seq_hi
+        row = int(np.searchsorted(seqs, seq))
+        if row in rows:
+            found.append((seq, _request(lane, int(events["reason"][row]))))
+    return iter(sorted(found, key=lambda pair: pair[0]))
+
+
+def _request(lane: Lane, reason: int) -> dict[str, Any]:
+    def spent(*phases: str) -> float:
+        return sum(bar.t1_ns - bar.t0_ns for bar in lane.bars if bar.phase in phases) * 1e-9
+
+    known = _REASONS.get(Reason(reason)) if reason in set(Reason) else None
+    other = Reason(reason).name.lower() if reason in set(Reason) else f"reason_{reason}"
+    return {
+        "kind": "request_finished", "request_id": lane.name,
+        "finish_reason": known or ("abort" if lane.outcome == "abort" else other),
+        "e2e_latency_s": (lane.bars[-1].t1_ns - lane.bars[0].t0_ns) * 1e-9,
+        "queued_time_s": spent(QUEUED, PREEMPTED), "prefill_time_s": spent(PREFILL), "decode_time_s": spent(DECODE),
+        "num_prompt_tokens": lane.prompt_tokens, "num_generation_tokens": lane.output_tokens or 0,
+        "num_cached_tokens": lane.cached_tokens,
+    }  # fmt: skip
+
+
+def _cache(trace: TraceLike, rows: range, progress: Progress) -> Records:
+    """What entered the prefix index, and what left it again."""
+    hashes = {
+        seq: (values[2], values[0]) for seq, values in details_map(trace, Kind.PUBLISH).items() if len(values) > 2
+    }
+    stored: dict[tuple[int, int], int] = {}
+    known: set[int] = set()
+    wanted = kind_mask((Kind.PUBLISH, Kind.UNPUBLISH, Kind.EVICT))
+    for part in parts(trace, range(rows.stop), progress):
+        for at in np.flatnonzero(wanted[part.events["kind"]]).tolist():
+            event, seq = part.events[at], int(part.seqs[at])
+            life = int(event["block"]), int(event["gen"])
+            medium = "CPU" if event["tier"] else "GPU"
+            record: dict[str, Any] = {"seq": seq, "wall_time_unix": 0.0, "medium": medium, "group_idx": 0}
+            if event["kind"] != Kind.PUBLISH:
+                gone = stored.pop(life, None)
+                if gone is None:
+                    continue
+                record |= {"kind": "kv_block_removed", "block_hashes": [_unsigned(gone)]}
+            elif seq in hashes:
+                own, parent = hashes[seq]
+                stored[life] = own
+                record |= {
+                    "kind": "kv_block_stored", "block_hashes": [_unsigned(own)],
+                    "parent_block_hash": _unsigned(parent) if parent in known else None,
+                    "num_tokens": trace.block_size, "block_size": trace.block_size,
+                }  # fmt: skip
+                known.add(own)
+            if seq >= int(trace.seqs[rows.start]) and "kind" in record:
+                yield seq, record
+
+
+def _gaps(trace: TraceLike, rows: range) -> Records:
+    for row, lost in gap_rows(trace):
+        if row not in rows:
+            continue
+        seq, before = int(trace.seqs[row]), int(trace.seqs[row - 1]) if row else -1
+        hole = seq - before > 1
+        yield seq, {
+            "kind": "collector_gap", "source": "kvscope", "reason": "missing" if hole else f"{lost}_dropped",
+            "first_seq": before + 1 if hole else None, "last_seq": seq - 1 if hole else None,
+        }  # fmt: skip
+
+
+def _unsigned(value: int) -> int:
+    return value & (1 << 64) - 1
+
+
+def _seconds(value: Any) -> float:
+    return value * 1e-9 if type(value) is int and abs(value) < 2**63 else 0.0
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
