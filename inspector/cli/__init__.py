@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": "demo:demo",
     "generate": "generate:generate",
     "simulate": "simulate:simulate",
+    "plan": "plan:app",
     "inspect": "inspect:inspect",
     "check": "check:check",
     "dashboard": "dashboard:dashboard",
