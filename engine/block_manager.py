@@ -14,16 +14,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvscope.engine.holding import Holding
 from kvscope.engine.integrity import check_integrity
 from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
-from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 
-class BlockManager(TableCore):
+class BlockManager(Holding):
     """Block tables of all sequences over one pool; every operation is atomic and recorded.
 
     Args:
@@ -32,12 +32,13 @@ class BlockManager(TableCore):
         share_prefixes: publish full blocks and look prompts up among them.
         lock_factory: makes the one lock; a race explorer passes its own.
         hash_key: key of the prefix hashes; random when None (give one for repeatable traces).
+        lease_clock: what the deadlines of leases are counted in; the number of the step begun last when None.
     """
 
     # -- queries --------------------------------------------------------------------------------------------------
 
     def table(self, seq_id: int) -> list[int]:
-        """Physical block ids of a sequence, logical order."""
+        """Physical block ids of a sequence, logical order; `tables.NULL` where a sliding window has passed."""
         with self._lock:
             return list(self._row(seq_id).blocks)
 
@@ -86,6 +87,8 @@ class BlockManager(TableCore):
     def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
         """Give a sequence the blocks of its whole prompt; returns how many leading tokens are cached already.
 
+        What was looked up for the sequence (`lookup`) is held by its table from here on, and that lease ends.
+
         Raises:
             OutOfBlocks: the blocks cannot be had; nothing was changed.
             UsageError: the prompt is empty. FaultyCall: the sequence holds a table already.
@@ -111,6 +114,8 @@ class BlockManager(TableCore):
             row.published = len(match.hits)
             self._tables[seq_id] = row
             self.prefixes.announce(row)
+            if self._leases.lookups:
+                self._leases.end_lookup(seq_id)
             return match.cached_tokens
 
     def write(self, seq_id: int, lo: int, hi: int) -> None:
@@ -175,9 +180,10 @@ class BlockManager(TableCore):
             self._emit(Kind.FORK, Reason.FORK, seq_id=child, aux=parent)
             row = SequenceTable(
                 child, list(source.tokens), source.extras, list(source.blocks), list(source.gens), list(source.hashes),
-                source.issued, source.computed, source.published,
+                source.issued, source.computed, source.published, source.first,
             )  # fmt: skip
-            self.pool.retain_row(np.asarray(row.blocks, dtype=np.int64), Kind.SHARE, seq_id=child, reason=Reason.FORK)
+            held = np.asarray(row.blocks[row.first :], dtype=np.int64)
+            self.pool.retain_row(held, Kind.SHARE, seq_id=child, lblock=row.first, reason=Reason.FORK)
             self._tables[child] = row
 
     def truncate(self, seq_id: int, length: int) -> None:
@@ -187,6 +193,11 @@ class BlockManager(TableCore):
             row = self._row(seq_id)
             if not 1 <= length <= len(row.tokens):
                 raise FaultyCall(f"truncate of sequence {seq_id} to {length}: it has {len(row.tokens)} tokens")
+            if length < row.first * self.block_size:
+                raise FaultyCall(
+                    f"truncate of sequence {seq_id} to {length}: positions below {row.first * self.block_size} "
+                    "were given back behind its window; preempt it to compute them again"
+                )
             self._emit(Kind.TRUNCATE, Reason.TRUNCATED, seq_id=seq_id, aux=length)
             keep = -(-length // self.block_size)
             self._release_tail(row, keep, Reason.TRUNCATED)
@@ -233,11 +244,12 @@ class BlockManager(TableCore):
             number = self._steps.begin(rows)
             self._emit(Kind.STEP_BEGIN, aux=len(rows))
             for item, row in zip(rows, tables, strict=True):
-                self.pool.last_use_step[row.blocks] = number
+                blocks, gens = row.held()
+                self.pool.last_use_step[blocks] = number
                 seq = self._emit(Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo,
-                                 aux=pack_range(0, item.hi))  # fmt: skip
+                                 aux=pack_range(row.first * self.block_size, item.hi))  # fmt: skip
                 if self._sink is not None:
-                    self._sink.detail(seq, (table_digest(row.blocks, row.gens), len(row.blocks)))
+                    self._sink.detail(seq, (table_digest(blocks, gens, row.first), len(row.blocks)))
             return number
 
     def drain_copies(self) -> list[Copy]:
@@ -274,4 +286,4 @@ class BlockManager(TableCore):
             FaultyCall: they disagree; says where.
         """
         with self._lock:
-            check_integrity(self.pool, self._tables)
+            check_integrity(self.pool, self._tables, self._leases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.tables import Copy, SequenceTable
 from kvscope.traces.schema import Kind, Reason
@@ -17,20 +18,19 @@ class CopyQueue:
     reusing the source, not another holder's append behind them: n samples of one prompt make n - 1 copies.
     """
 
-    def __init__(self, pool: BlockPool, sink: EventSink | None) -> None:
+    def __init__(self, pool: BlockPool, leases: LeaseBook, sink: EventSink | None) -> None:
         self._pool = pool
+        self._leases = leases
         self._sink = sink
         self._waiting: list[Copy] = []
-        self._next_lease = 0
 
     def decide(self, row: SequenceTable, lblock: int, slots: int) -> None:
         """Move the row's entry to a private block that will hold the first `slots` slots of the shared one."""
         pool, source, source_gen = self._pool, row.blocks[lblock], row.gens[lblock]
-        lease_id, self._next_lease = self._next_lease, self._next_lease + 1
         target = pool.take_one(seq_id=row.seq_id, lblock=lblock, reason=Reason.COPY_ON_WRITE)
         gen = int(pool.gen[target])
         pool.fill[target] = slots
-        pool.lease(source, lease_id, 0, slots)
+        lease_id = self._leases.take_copy(source, slots, row.seq_id)
         if self._sink is not None:
             seq = self._sink.emit(
                 Kind.COW, Reason.COPY_ON_WRITE, target, gen, -1, -1, slots, row.seq_id, lblock, source
@@ -50,12 +50,12 @@ class CopyQueue:
         for copy in [c for c in self._waiting if c.target == target and c.target_gen == gen]:
             self._waiting.remove(copy)
             self.cancel(copy.source, int(self._pool.gen[copy.source]))  # its lease may be all that holds the source
-            self._pool.unlease(copy.source, copy.lease_id)
+            self._leases.end(copy.lease_id)
 
     def cancel_row(self, row: SequenceTable, keep: int) -> None:
         """Cancel the copies into the row's blocks from logical block `keep` on, which are about to be given up."""
         if self._waiting:
-            for lblock in range(len(row.blocks) - 1, keep - 1, -1):
+            for lblock in range(len(row.blocks) - 1, max(keep, row.first) - 1, -1):
                 self.cancel(row.blocks[lblock], row.gens[lblock])
 
     def drain(self) -> list[Copy]:
@@ -65,7 +65,9 @@ class CopyQueue:
 
     def done(self, copies: Iterable[Copy]) -> None:
         """These copies have run: their sources are no longer leased."""
+        copies = list(copies)
+        self._leases.check_open([copy.lease_id for copy in copies])
         for copy in copies:
             if self._sink is not None:
                 self._sink.emit(Kind.COPY_DONE, 0, copy.target, copy.target_gen, aux=copy.source)
-            self._pool.unlease(copy.source, copy.lease_id)
+            self._leases.end(copy.lease_id)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
 from kvscope.engine.block_arrays import BlockState
+from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.tables import SequenceTable
 from kvscope.errors import FaultyCall
@@ -17,24 +19,31 @@ _HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
 
 def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, ...]:
     """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
-    entries = sum(len(row.blocks) for row in tables.values())
-    digest = sum(table_digest(row.blocks, row.gens) for row in tables.values())
+    entries = sum(len(row.blocks) - row.first for row in tables.values())
+    digest = sum(table_digest(*row.held(), row.first) for row in tables.values())
     return (*pool.counts().values(), entries, to_signed(digest))
 
 
-def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> None:
+def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable], leases: LeaseBook | None = None) -> None:
     """Recount everything from the tables and compare.
 
     Raises:
         FaultyCall: the first disagreement, with the block and both values.
     """
-    entries = np.zeros(pool.num_blocks, dtype=np.int32)
+    entries = np.zeros(len(pool.entries), dtype=np.int32)
     for row in tables.values():
-        np.add.at(entries, row.blocks, 1)
-        for block, gen in zip(row.blocks, row.gens, strict=True):
+        blocks, gens = row.held()
+        np.add.at(entries, blocks, 1)
+        for block, gen in zip(blocks, gens, strict=True):
             _require(pool.gen[block] == gen, f"sequence {row.seq_id} holds b{block}#{gen}, the pool {pool.name(block)}")
     for block in np.flatnonzero(entries != pool.entries).tolist():
         raise FaultyCall(f"{pool.name(block)} counts {pool.entries[block]} table entries, the tables {entries[block]}")
+    if leases is not None:
+        held = Counter(block for lease in leases.open() for block in lease.blocks)
+        for block in range(pool.num_blocks):
+            counted = int(pool.leases[block])
+            _require(counted == held[block], f"{pool.name(block)} counts {counted} leases, the book {held[block]}")
+    _check_index(pool)
     free = pool.free_list()
     distinct = set(free)
     _require(len(distinct) == len(free), f"the free list holds a block twice: {sorted(free)}")
@@ -42,6 +51,17 @@ def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> Non
         _check_block(pool, block, on_free_list=block in distinct)
     total = sum(pool.counts().values())
     _require(total == pool.num_blocks, f"the states add up to {total} blocks of {pool.num_blocks}: {pool.counts()}")
+
+
+def _check_index(pool: BlockPool) -> None:
+    """Whatever is in the index can be found: so is the block in front of it, unless that is the first one."""
+    entries = dict(pool.index.items())
+    digests = {entry.digest for entry in entries.values()}
+    for block, entry in entries.items():
+        _require(
+            entry.parent in digests or pool.index.is_root(entry.parent),
+            f"{pool.name(block)} is in the prefix index, the block in front of it is not",
+        )
 
 
 def _check_block(pool: BlockPool, block: int, *, on_free_list: bool) -> None:

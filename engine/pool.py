@@ -26,6 +26,7 @@ import numpy as np
 
 from kvscope.engine.block_arrays import BlockArrays, BlockState
 from kvscope.engine.free_list import IntArray
+from kvscope.engine.orphans import leaf, withdraw_behind
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason, pack_range
@@ -131,11 +132,11 @@ class BlockPool(BlockArrays):
         if held == 1:
             self._unheld(block, reason)
 
-    def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason) -> None:
-        """`retain` of a whole table row, logical order; the blocks are distinct and held by a table already."""
+    def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason, lblock: int = 0) -> None:
+        """`retain` of a table row from logical block `lblock` on; the blocks are distinct and in a table already."""
         if len(blocks) < _BULK or not self.entries[blocks].all():
-            for lblock, block in enumerate(blocks.tolist()):
-                self.retain(block, kind, seq_id=seq_id, lblock=lblock, reason=reason)
+            for i, block in enumerate(blocks.tolist(), lblock):
+                self.retain(block, kind, seq_id=seq_id, lblock=i, reason=reason)
             return
         entries = self.entries[blocks]
         self.entries[blocks] = entries + 1
@@ -143,7 +144,7 @@ class BlockPool(BlockArrays):
             before = entries + self.leases[blocks]
             self.sink.emit_many(
                 kind, reason, block=blocks, gen=self.gen[blocks], ref_before=before, ref_after=before + 1,
-                fill=self.fill[blocks], seq_id=seq_id, lblock=np.arange(len(blocks)),
+                fill=self.fill[blocks], seq_id=seq_id, lblock=np.arange(lblock, lblock + len(blocks)),
             )  # fmt: skip
 
     def release_row(self, blocks: IntArray, *, seq_id: int, lblock: int, reason: Reason) -> None:
@@ -205,35 +206,65 @@ class BlockPool(BlockArrays):
         """Give up the cached block that was released longest ago.
 
         A sequence releases its blocks last to first, so along one prefix the leaf is always older here than its
-        parent: eviction never cuts a chain in its middle.
+        parent: eviction never cuts a chain in its middle. Windows and leases upset that order; then it is looked for.
         """
-        block, _ = self._cached.popitem(last=False)
+        block = next(iter(self._cached))
+        if self.index.tracked:
+            block = leaf(self, block)
+            withdraw_behind(self, block, Reason.CAPACITY)
+        self.give_up(block, Reason.CAPACITY)
+
+    def give_up(self, block: int, reason: Reason) -> None:
+        """Evict an unheld cached block: out of the index, and free, or in quarantine while an open step reads it."""
         self.index.remove(block)
-        self._record(Kind.EVICT, block, Reason.CAPACITY)
+        self._record(Kind.EVICT, block, reason)
+        if block in self._fenced:
+            del self._fenced[block]
+            self._state[block] = _QUARANTINED
+            self._quarantined[block] = None
+            self._record(Kind.QUARANTINE, block, reason)
+            return
+        del self._cached[block]
         self._to_free_list(block)
-        self._record(Kind.FREE, block, Reason.CAPACITY)
+        self._record(Kind.FREE, block, reason)
+
+    def unpublish(self, block: int, reason: Reason) -> None:
+        """Take a held block out of the index: its content stays its holders', but is not found any more."""
+        self.index.remove(block)
+        if self._state[block] == _PUBLISHED:
+            self._state[block] = _COMMITTED
+        if self.sink is not None:
+            ref = self.ref(block)
+            self.sink.emit(Kind.UNPUBLISH, reason, block, self._gen[block], ref, ref, self._fill[block])
 
     # -- leases -------------------------------------------------------------------------------------------------
 
-    def lease(self, block: int, lease_id: int, slot_lo: int, slot_hi: int) -> None:
-        """Hold slots [slot_lo, slot_hi) for a copy or transfer; forbids free and reuse of the block."""
+    def lease(
+        self, block: int, lease_id: int, slot_lo: int, slot_hi: int, *, reason: Reason = Reason.COPY_ON_WRITE,
+        seq_id: int = -1, deadline: int | None = None,
+    ) -> None:  # fmt: skip
+        """Hold slots [slot_lo, slot_hi) of a held or cached block; forbids its free, eviction and reuse."""
         before = self.ref(block)
         self._leases[block] += 1
         self.leased_slots[block] = max(int(self.leased_slots[block]), slot_hi)
+        if self._state[block] == _CACHED:
+            self._cached.pop(block, None)
+            self._fenced.pop(block, None)
+            self._state[block] = _IN_TRANSIT
         if self.sink is not None:
             seq = self.sink.emit(
-                Kind.LEASE, Reason.COPY_ON_WRITE, block, self._gen[block], before, before + 1,
-                self._fill[block], -1, -1, lease_id,
+                Kind.LEASE, reason, block, self._gen[block], before, before + 1,
+                self._fill[block], seq_id, -1, lease_id,
             )  # fmt: skip
-            self.sink.detail(seq, (slot_lo, slot_hi))
+            self.sink.detail(seq, (slot_lo, slot_hi, -1 if deadline is None else deadline))
 
-    def unlease(self, block: int, lease_id: int) -> None:
+    def unlease(self, block: int, lease_id: int, *, reason: Reason = Reason.COPY_ON_WRITE, seq_id: int = -1) -> None:
         """End a lease; an otherwise unheld block goes where its last release would have sent it."""
         before = self.ref(block)
         if self.sink is not None:
             self.sink.emit(
-                Kind.UNLEASE, Reason.COPY_ON_WRITE, block, self._gen[block], before, before - 1,
-                self._fill[block], -1, -1, lease_id,
+                Kind.UNLEASE, reason, block, self._gen[block], before, before - 1,
+                self._fill[block], seq_id, -1, lease_id,
             )  # fmt: skip
         if self._leases[block] < 1:
             raise FaultyCall(f"lease {lease_id} on block {self.name(block)} ended twice")
@@ -241,7 +272,7 @@ class BlockPool(BlockArrays):
         if self._leases[block] == 0:
             self.leased_slots[block] = 0
         if self.ref(block) == 0:
-            self._unheld(block, Reason.COPY_ON_WRITE)
+            self._unheld(block, reason)
 
     # -- content ------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,11 @@ the same, because a wrong hit shows one user another user's text.
 
 As in vLLM (Kwon et al., SOSP 2023) only full blocks are shared through the index. Unlike vLLM the index holds no
 reference: a block whose last holder is gone stays findable until the pool evicts it and says so here.
+
+The index is closed under prefixes: a block is in it only while the block in front of it is, so whatever is in it can
+be found. Tables see to that by themselves (a row is published in order, and released last block first), but for two
+things that take a block out of the middle: a sliding window and a lease. From the first of these on the index knows
+the blocks behind each block (`track`).
 """
 
 from __future__ import annotations
@@ -18,9 +23,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvscope.errors import UsageError
 from kvscope.traces.schema import to_signed
 
 Extras = tuple[Hashable, ...]
+
+_DIGEST_BYTES = 16
+_ROOT = b"/"
+
+
+def identity(
+    *, adapter: Hashable = None, tenant: Hashable = None, inputs: Sequence[Hashable] = (), epoch: Hashable = None
+) -> Extras:
+    """The extras of a request: everything beside its tokens that its KV depends on, or that must keep it apart.
+
+    Args:
+        adapter: the LoRA adapter and its version. tenant: the salt of those who may share. inputs: digests of images
+        and other embedded inputs, with their positions. epoch: which weights and which numeric format.
+    """
+    parts = (("adapter", adapter), ("tenant", tenant), ("inputs", tuple(inputs) or None), ("epoch", epoch))
+    return tuple((name, value) for name, value in parts if value is not None)
+
+
+def identity_bytes(value: object) -> bytes:
+    """Extras as bytes: equal for equal values of equal type, different for any others.
+
+    Raises:
+        UsageError: a value is neither text, bytes, a number, None nor a tuple of these, so nothing tells it apart.
+    """
+    if isinstance(value, tuple):
+        inner = [identity_bytes(item) for item in value]
+        return b"(%d:" % len(inner) + b"".join(b"%d:" % len(part) + part for part in inner) + b")"
+    if isinstance(value, bytes):
+        return b"b" + value
+    if value is None or type(value) in (bool, int, float, str):
+        return type(value).__name__.encode() + repr(value).encode()
+    raise UsageError(f"an identity holds {value!r:.60}: use text, bytes, numbers, None, or tuples of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +78,19 @@ class PrefixIndex:
         self._key = secrets.token_bytes(32) if key is None else key
         self._block_of: dict[bytes, int] = {}
         self._entry_of: dict[int, Entry] = {}
+        self._behind: dict[bytes, set[int]] | None = None  # hash -> the blocks published behind it, once tracked
 
     def __len__(self) -> int:
         return len(self._block_of)
 
     def root(self, extras: Extras) -> bytes:
         """The hash that stands in front of the first block: the identity of the request."""
-        return self._digest(b"root", repr(extras).encode())
+        return _ROOT + self._digest(b"root", identity_bytes(extras))
+
+    @staticmethod
+    def is_root(digest: bytes) -> bool:
+        """Whether this hash stands in front of a first block: it is a byte longer than a block's."""
+        return len(digest) > _DIGEST_BYTES
 
     def child(self, parent: bytes, tokens: Sequence[int]) -> bytes:
         """The hash of a block with these tokens behind the prefix that `parent` stands for."""
@@ -77,12 +121,55 @@ class PrefixIndex:
             return False
         self._block_of[digest] = block
         self._entry_of[block] = Entry(digest, parent, tuple(tokens))
+        if self._behind is not None:
+            self._behind.setdefault(parent, set()).add(block)
         return True
 
     def remove(self, block: int) -> None:
         """Forget a block that is about to lose its content."""
         entry = self._entry_of.pop(block)
         del self._block_of[entry.digest]
+        if self._behind is not None:
+            siblings = self._behind[entry.parent]
+            siblings.discard(block)
+            if not siblings:
+                del self._behind[entry.parent]
+
+    def move(self, block: int, target: int) -> None:
+        """`target` holds the content of `block` from now on, and is found in its place."""
+        entry = self._entry_of[block]
+        self.remove(block)
+        self.publish(target, entry.digest, entry.parent, entry.tokens)
+
+    def entry(self, block: int) -> Entry:
+        """What is known of a published block."""
+        return self._entry_of[block]
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the blocks behind each block are known."""
+        return self._behind is not None
+
+    def track(self) -> None:
+        """Know the blocks behind each block from now on."""
+        if self._behind is None:
+            self._behind = {}
+            for block, entry in self._entry_of.items():
+                self._behind.setdefault(entry.parent, set()).add(block)
+
+    def behind(self, block: int) -> list[int]:
+        """The blocks published right behind this one, lowest id first; `track` was called."""
+        assert self._behind is not None
+        return sorted(self._behind.get(self._entry_of[block].digest, ()))
+
+    def descendants(self, block: int) -> list[int]:
+        """All blocks that are found through this one only, each behind those that are found through it."""
+        order, pending = [], self.behind(block)
+        while pending:
+            found = pending.pop()
+            order.append(found)
+            pending += self.behind(found)
+        return order[::-1]
 
     def holds(self, block: int) -> bool:
         """Whether this block is published."""
@@ -95,7 +182,7 @@ class PrefixIndex:
         so that a trace shows a hit that should not have been one.
         """
         own = self._digest(b"tokens", np.asarray(tokens, dtype=np.int64).tobytes())
-        identity = self._digest(b"identity", repr(extras).encode())
+        identity = self._digest(b"identity", identity_bytes(extras))
         return _word(parent), _word(own), _word(digest), _word(identity)
 
     def items(self) -> list[tuple[int, Entry]]:
@@ -103,7 +190,7 @@ class PrefixIndex:
         return list(self._entry_of.items())
 
     def _digest(self, *parts: bytes) -> bytes:
-        h = hashlib.blake2b(key=self._key, digest_size=16)
+        h = hashlib.blake2b(key=self._key, digest_size=_DIGEST_BYTES)
         for part in parts:
             h.update(len(part).to_bytes(4, "little"))
             h.update(part)

@@ -70,7 +70,11 @@ class PrefixCache:
                 del self._computing[digest]
 
     def publish(self, row: SequenceTable) -> None:
-        """Enter the row's blocks that are full and computed, in order."""
+        """Enter the row's blocks that are full and computed, in order.
+
+        A block whose prefix is served by another one's block stays private: so what is entered can always be reached
+        through blocks of this very row, and is evicted before them.
+        """
         if not self._share:
             return
         size, index = self._pool.block_size, self._pool.index
@@ -79,8 +83,9 @@ class PrefixCache:
             parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
             if lblock == len(row.hashes):
                 row.hashes.append(index.child(parent, tokens))
-            digest = row.hashes[lblock]
-            self._pool.publish(row.blocks[lblock], digest, parent, tokens, row.extras, seq_id=row.seq_id, lblock=lblock)
+            digest, block = row.hashes[lblock], row.blocks[lblock]
             row.published = lblock + 1
+            if block >= 0 and (lblock == 0 or index.find(parent) == row.blocks[lblock - 1]):
+                self._pool.publish(block, digest, parent, tokens, row.extras, seq_id=row.seq_id, lblock=lblock)
             if self._computing.get(digest) == row.seq_id:
                 del self._computing[digest]

@@ -12,6 +12,7 @@ import numpy as np
 from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.copies import CopyQueue
 from kvscope.engine.integrity import witness
+from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.prefix_cache import PrefixCache
@@ -21,7 +22,8 @@ from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
-_OPERATIONS = [str(Path(__file__).with_name(name)) for name in ("block_manager.py", "table_core.py", "pool.py")]
+_FILES = ("block_manager.py", "holding.py", "elastic.py", "table_core.py", "pool.py", "leases.py")
+_OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 
 class TableCore:
@@ -40,6 +42,7 @@ class TableCore:
         share_prefixes: bool = True,
         lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
         hash_key: bytes | None = None,
+        lease_clock: Callable[[], int] | None = None,
     ) -> None:
         index = PrefixIndex(max(block_size, 1), key=hash_key)
         self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
@@ -49,8 +52,9 @@ class TableCore:
         self._sink = sink
         self._lock = lock_factory()
         self._tables: dict[int, SequenceTable] = {}
-        self._copies = CopyQueue(self.pool, sink)
         self._steps = StepLedger()
+        self._leases = LeaseBook(self.pool, lease_clock or (lambda: self._steps.number))
+        self._copies = CopyQueue(self.pool, self._leases, sink)
         if sink is not None:
             # The call site of an operation is who called these modules, not a line in them.
             sink.skip_frames(_OPERATIONS)
@@ -110,6 +114,7 @@ class TableCore:
 
     def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
         """Release the row's blocks from `keep` on, last first (so that along a prefix the leaf is evicted first)."""
+        keep = max(keep, row.first)
         self._copies.cancel_row(row, keep)
         tail = np.asarray(row.blocks[keep:], dtype=np.int64)
         self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)

@@ -2,6 +2,8 @@
 
 positions   0 ............ computed ......... issued ......... len(tokens) ...... len(blocks) * block_size
             [ bytes exist ) [ this step writes ) [ known, not yet scheduled ) [ reserved, empty slots )
+
+Behind a sliding window the leading entries are `NULL`: the positions stay where they are, their blocks are gone.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvscope.engine.prefix import Extras
+
+NULL = -1  # the entry of a logical block that was given back behind a sliding window: nobody reads through it
 
 
 @dataclass(slots=True)
@@ -24,11 +28,16 @@ class SequenceTable:
     issued: int = 0  # positions [0, issued) are written or will be by an open step
     computed: int = 0  # positions [0, computed) exist
     published: int = 0  # leading blocks that were entered in, or came from, the prefix index
+    first: int = 0  # leading entries that are NULL
 
     def add(self, block: int, gen: int) -> None:
         """Append a block at the end of the row."""
         self.blocks.append(block)
         self.gens.append(gen)
+
+    def held(self) -> tuple[list[int], list[int]]:
+        """The blocks that the row holds, and their lives, from logical block `first` on."""
+        return (self.blocks[self.first :], self.gens[self.first :]) if self.first else (self.blocks, self.gens)
 
     def replace(self, lblock: int, block: int, gen: int) -> None:
         """Put another block at a logical position (copy-on-write)."""

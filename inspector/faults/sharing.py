@@ -34,4 +34,4 @@ class ShortCopy(BlockManager):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._copies = _ShortCopies(self.pool, self._sink)
+        self._copies = _ShortCopies(self.pool, self._leases, self._sink)

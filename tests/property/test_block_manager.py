@@ -101,7 +101,7 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
         (list(pool.index._block_of.items()), list(pool.index._entry_of.items())),
         [(seq, astuple(row)) for seq, row in manager._tables.items()],
         (dict(manager.prefixes._computing), astuple(manager._steps)),
-        (list(manager._copies._waiting), manager._copies._next_lease),
+        (list(manager._copies._waiting), manager._leases.state()),
     )
 
 
