@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError
+from kvscope.inspector.facts import usable
 from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
 from kvscope.traces.sink import Site
 from kvscope.traces.sink import Trace as TraceLike
@@ -25,7 +26,7 @@ class Frozen:
         self.block_size, self.block_bytes = trace.block_size, trace.block_bytes
         self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
         self.sites, self.actors = trace.sites, trace.actors
-        self.facts, self.warnings = tuple(trace.facts), tuple(trace.warnings)
+        self.facts, self.warnings = tuple(usable(trace.facts)), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
         self.detail, self.details_of = trace.detail, trace.details_of
 
@@ -118,7 +119,7 @@ class Names:
         self._request: dict[int, int] = {}
         self._sample: dict[int, int] = {}
         self._name: dict[int, str] = {}
-        for fact in facts:
+        for fact in usable(facts):
             if fact.get("type") == "request":
                 request = int(fact["request"])
                 self._name[request] = str(fact.get("name") or f"r{request}")

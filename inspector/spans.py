@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.facts import usable
 from kvscope.inspector.source import IntArray, TraceLike
 from kvscope.inspector.state import block_rows
 from kvscope.traces.schema import Kind
@@ -63,8 +64,8 @@ def sequence_lengths(trace: TraceLike) -> dict[int, int]:
     ended = events[(events["kind"] == Kind.FINISH) | (events["kind"] == Kind.ABORT)]
     outputs = {int(e["seq_id"]): int(e["aux"]) for e in ended}
     by_request: dict[int, int] = {}
-    for fact in trace.facts:
-        if fact.get("type") == "request":
+    for fact in usable(trace.facts):
+        if fact.get("type") == "request" and "prompt_tokens" in fact:
             by_request[int(fact["request"])] = int(fact["prompt_tokens"])
             prompts.update({int(s): int(fact["prompt_tokens"]) for s in fact.get("seq_ids") or ()})
         elif fact.get("type") == "sample" and int(fact["request"]) in by_request:
@@ -76,7 +77,7 @@ def sequence_lengths(trace: TraceLike) -> dict[int, int]:
 
 def model_facts(trace: TraceLike) -> dict[str, Any]:
     """The model fact of the run, or an empty dict."""
-    return next((dict(f) for f in trace.facts if f.get("type") == "model"), {})
+    return next((dict(f) for f in usable(trace.facts) if f.get("type") == "model"), {})
 
 
 def mean_over_time(values: FloatArray, t_ns: IntArray) -> float | None:

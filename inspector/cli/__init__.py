@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": "generate:generate",
     "simulate": "simulate:simulate",
     "plan": "plan:app",
+    "doctor": "doctor:doctor",
     "inspect": "inspect:inspect",
     "check": "check:check",
     "dashboard": "dashboard:dashboard",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope.errors import UsageError
+from kvscope.inspector.facts import usable
 from kvscope.inspector.workloads.generate import generate
 from kvscope.inspector.workloads.objects import CountTokens, read_json
 from kvscope.inspector.workloads.request import MAX_OUTPUT, Rows, Workload
@@ -75,15 +76,16 @@ def from_trace(name: str, trace: Trace, limit: int | None) -> Workload:
         UsageError: the trace speaks of no request.
     """
     outputs: dict[int, int] = {}
-    for fact in trace.facts:
-        if fact.get("type") == "output":
+    facts = usable(trace.facts)
+    for fact in facts:
+        if fact.get("type") == "output" and "request" in fact:
             request = int(fact["request"])
             outputs[request] = max(outputs.get(request, 0), int(fact["tokens"]))
     events = trace.events
     rows_of = events["kind"] == Kind.SUBMIT
     arrivals = dict(zip(events["seq_id"][rows_of].tolist(), events["t_ns"][rows_of].tolist(), strict=True))
     rows = Rows(name, "trace", limit)
-    for number, fact in enumerate((f for f in trace.facts if f.get("type") == "request"), 1):
+    for number, fact in enumerate((f for f in facts if f.get("type") == "request" and "prompt_tokens" in f), 1):
         if rows.full:
             break
         request, seq_ids = int(fact["request"]), fact.get("seq_ids") or [-1]

@@ -1,0 +1,172 @@
+"""What follows from the evidence: layers, symptoms, cases that do not pay; nothing is claimed that was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvscope.inspector.doctor.evidence import Evidence
+
+PAYS = 1.5  # benefit ratio from which paging saves a third of a reservation or more
+NEAR_LIMIT = 0.75  # of max_model_len: a request as long as that gains little
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One of the three causes of lost memory, which have three different cures and are never mixed."""
+
+    name: str
+    cause: str  # allocator, policy, capacity
+    value: float | None
+    evidence: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one symptom or case applies; `found` is None where the evidence to tell is missing."""
+
+    name: str
+    title: str
+    found: bool | None
+    confidence: str  # high, medium, low
+    evidence: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that `kvscope doctor` says."""
+
+    benefit_ratio: float | None
+    p50: float
+    max_model_len: int | None
+    pays: bool | None
+    layers: tuple[Layer, ...]
+    symptoms: tuple[Verdict, ...]
+    does_not_pay: tuple[Verdict, ...]
+
+    @property
+    def complaints(self) -> list[Verdict]:
+        """What was found."""
+        return [verdict for verdict in (*self.symptoms, *self.does_not_pay) if verdict.found]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": "kvscope-doctor/1", **asdict(self)}
+
+
+def diagnose(e: Evidence) -> Diagnosis:
+    """The diagnosis that this evidence supports."""
+    ratio = e.benefit_ratio
+    return Diagnosis(
+        ratio, e.p50, e.max_model_len, None if ratio is None else ratio >= PAYS, _layers(e), _symptoms(e), _cases(e)
+    )
+
+
+def _layers(e: Evidence) -> tuple[Layer, ...]:
+    simulated = e.source == "workload"
+    holes = "if it grew contiguously (first fit)" if simulated else "of the free memory lies in pieces"
+    reserved = "if each reserved the limit" if simulated else "of what was reserved stayed empty"
+    waits = _percent(e.waits_for_memory)
+    return (
+        Layer("external fragmentation", "allocator", e.external_fragmentation,
+              f"{_percent(e.external_fragmentation)} {holes}; none in a paged pool, whose blocks are all alike",
+              "page, or compact; more memory does not help"),
+        Layer("reservation waste", "scheduling policy", e.reservation_waste,
+              f"{_percent(e.reservation_waste)} {reserved}; a paged pool wastes {_percent(e.tail_waste)} in tails",
+              "take blocks as they are needed; a better allocator does not help"),
+        Layer("pool exhausted", "capacity", e.waits_for_memory,
+              f"the queue waits for blocks {waits} of the time; {e.preemptions:,} preemptions, {e.refusals:,} refusals",
+              "more memory for KV, fewer bytes per token (fp8, fewer KV heads), or less load; paging does not help"),
+    )  # fmt: skip
+
+
+def _symptoms(e: Evidence) -> tuple[Verdict, ...]:
+    return _flat(e), _long(e), _short(e), _apart(e), _still_out(e)
+
+
+def _flat(e: Evidence) -> Verdict:
+    name, title = "flat-throughput", "concurrency went up, throughput did not"
+    step = "look for the gather cost: a larger block size, and a kernel that reads the table (kvscope bench kernels)"
+    if e.throughput_gain is None or e.batch_gain is None:
+        return Verdict(name, title, None, "low", "no steps of different sizes were timed", "record a run under load")
+    flat = e.throughput_gain < 1 + 0.25 * (e.batch_gain - 1)
+    said = f"decode steps with {e.batch_gain:.1f} x the sequences yield {e.throughput_gain:.2f} x the tokens/s"
+    return Verdict(name, title, flat, "medium", said, step if flat else "nothing to do")
+
+
+def _long(e: Evidence) -> Verdict:
+    name, title = "long-gain-little", "long requests gain little"
+    if not e.max_model_len or not e.lengths:
+        return Verdict(name, title, None, "low", "the limit or the lengths are not known", "record max_model_len")
+    near = sum(length >= NEAR_LIMIT * e.max_model_len for length in e.lengths) / len(e.lengths)
+    said = f"{near:.0%} of the sequences reach {NEAR_LIMIT:.0%} of the limit of {e.max_model_len:,} tokens"
+    return Verdict(name, title, near > 0.25, "high", said, "expected: what they reserve they use; nothing to cure")
+
+
+def _short(e: Evidence) -> Verdict:
+    name, title = "short-got-worse", "short requests got worse"
+    if not e.lengths:
+        return Verdict(name, title, None, "low", "no lengths are known", "record a run that finishes requests")
+    tiny = sum(length < 2 * e.block_size for length in e.lengths) / len(e.lengths)
+    tail = e.tail_waste or 0.0
+    said = f"{tiny:.0%} of the sequences are below two blocks of {e.block_size}; tails waste {_percent(e.tail_waste)}"
+    step = f"smaller blocks than {e.block_size} against tails, larger ones against table overhead: kvscope plan card"
+    return Verdict(name, title, tiny > 0.25 or tail > 0.3, "medium", said, step)
+
+
+def _apart(e: Evidence) -> Verdict:
+    name, title = "sharing-does-not-engage", "prefix sharing does not engage"
+    if e.prompts < 2:
+        return Verdict(name, title, None, "low", "there are not two prompts to share", "nothing to do")
+    hits = f"prefix hits {_percent(e.prefix_hit_rate)} of the prompt tokens"
+    if e.splits:
+        s = e.splits[0]
+        said = (
+            f"{hits}; prompts {s.first} and {s.second} are equal again behind {s.looks_like} at character "
+            f"{s.position:,} ({s.ours!r} and {s.theirs!r}): about {s.lost_blocks:,} blocks are stored twice"
+        )
+        step = "put what changes (time, ids, names in no fixed order) behind what stays the same"
+        return Verdict(name, title, True, "high", said, step)
+    if e.splits is not None:
+        return Verdict(name, title, False, "high", f"{hits}; no prompts part early and go on alike", "nothing to do")
+    if e.prefix_hit_rate is None:
+        return Verdict(name, title, None, "low", "nothing says what prompts have in common", "record a run")
+    if e.prefix_hit_rate > 0.05:
+        return Verdict(name, title, False, "medium", hits, "nothing to do")
+    step = "record with --record-text, and the first differing words are shown"
+    return Verdict(name, title, None, "low", f"{hits}; the prompts' text is not recorded", step)
+
+
+def _still_out(e: Evidence) -> Verdict:
+    name, title = "still-out-of-memory", "still out of memory"
+    share = e.waits_for_memory or 0.0
+    out = bool(e.refusals or share > 0.2)
+    said = f"{e.refusals:,} refusals, the queue waits for blocks {_percent(e.waits_for_memory)} of the time"
+    step = "the pool is too small beside weights and activations: kvscope plan card says what is left for KV"
+    return Verdict(name, title, out, "medium" if out else "high", said, step if out else "nothing to do")
+
+
+def _cases(e: Evidence) -> tuple[Verdict, ...]:
+    ratio, typical = e.benefit_ratio, -(-int(e.p50) // e.block_size)
+    near = None if ratio is None else ratio < PAYS
+    below = e.p50 < e.block_size if e.lengths else None
+    scarce = e.num_blocks < 4 * typical if e.lengths else None
+    return (
+        Verdict("lengths-near-limit", "lengths are near the limit", near, "high",
+                f"benefit ratio {ratio:.2f} = limit / P50 length" if ratio else "limit or lengths are not known",
+                f"from {PAYS} on paging is worth its tables"),
+        Verdict("below-a-block", "requests are shorter than a block", below, "high",
+                f"P50 length {e.p50:,.0f}, block {e.block_size} slots", "take smaller blocks, or none"),
+        Verdict("one-at-a-time", "one request per card", e.peak_running <= 1, "high",
+                f"at most {e.peak_running:,} ran at once", "sharing memory needs somebody to share with"),
+        Verdict("no-paged-kernel", "there is no kernel that reads block tables", None, "low",
+                "a trace does not say which kernel ran", "kvscope bench kernels measures this machine's"),
+        Verdict("no-memory-for-kv", "no memory is left for KV", scarce, "medium",
+                f"the pool holds {e.num_blocks:,} blocks, a request of the P50 length takes {typical:,}",
+                "a smaller model, a quantised cache, or a larger card: kvscope plan card"),
+    )  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return "(not measured)" if value is None else f"{100 * value:.1f} %"
