@@ -22,6 +22,7 @@ COMMANDS = {
     "simulate": "simulate:simulate",
     "plan": "plan:app",
     "doctor": "doctor:doctor",
+    "compare": "compare:compare",
     "inspect": "inspect:inspect",
     "check": "check:check",
     "dashboard": "dashboard:dashboard",
