@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
@@ -12,6 +13,12 @@ from kvscope.errors import UsageError
 
 MAX_BLOCKS = 1 << 24
 MAX_BLOCK_SIZE = 1024
+
+
+# The arrays of a pool, and what they hold of a block that was never handed out.
+_EMPTY = {
+    "state": 0, "gen": 0, "entries": 0, "leases": 0, "leased_slots": 0, "fill": 0, "last_use_step": -1,
+}  # fmt: skip
 
 
 class BlockState(IntEnum):
@@ -48,15 +55,37 @@ class BlockArrays:
         self.leased_slots = np.zeros(num_blocks, dtype=np.int32)  # leading slots that some lease covers
         self.fill = np.zeros(num_blocks, dtype=np.int32)
         self.last_use_step = np.full(num_blocks, -1, dtype=np.int64)
-        # The same memory, one item at a time: several times as fast as an array's scalar access.
-        self._state, self._gen = self.state.data, self.gen.data
-        self._entries, self._leases = self.entries.data, self.leases.data
-        self._fill, self._last_use = self.fill.data, self.last_use_step.data
+        self._look_at_arrays()
         self.completed_step = -1
         self._free = FreeList(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # evictable now, least recently released first
         self._fenced: dict[int, None] = {}  # cached, but an open step reads it: not evictable yet
         self._quarantined: dict[int, None] = {}
+
+    def _look_at_arrays(self) -> None:
+        # The same memory, one item at a time: several times as fast as an array's scalar access.
+        self._state, self._gen = self.state.data, self.gen.data
+        self._entries, self._leases = self.entries.data, self.leases.data
+        self._fill, self._last_use = self.fill.data, self.last_use_step.data
+
+    def resize(self, num_blocks: int) -> None:
+        """Have blocks 0..num_blocks - 1 from now on: new ones are free, those that go were free.
+
+        The arrays keep the lives of blocks that are gone, so that an id that comes back begins a life of its own.
+        """
+        added = num_blocks - len(self.state)
+        if added > 0:
+            for name, empty in _EMPTY.items():
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.full(added, empty, dtype=old.dtype)]))
+            self._look_at_arrays()
+        free = [block for block in self._free.to_list() if block < num_blocks]
+        self._free = FreeList.of(free + list(range(self.num_blocks, num_blocks)), num_blocks)
+        self.num_blocks = num_blocks
+
+    def keep_free(self, wanted: Callable[[int], bool]) -> None:
+        """Leave only these on the free list: the others are about to go."""
+        self._free = FreeList.of([block for block in self._free.to_list() if wanted(block)], self.num_blocks)
 
     @property
     def num_free(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvscope.engine.holding import Holding
+from kvscope.engine.elastic import Elastic
 from kvscope.engine.integrity import check_integrity
 from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
@@ -23,7 +23,7 @@ from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 
-class BlockManager(Holding):
+class BlockManager(Elastic):
     """Block tables of all sequences over one pool; every operation is atomic and recorded.
 
     Args:

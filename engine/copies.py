@@ -58,6 +58,10 @@ class CopyQueue:
             for lblock in range(len(row.blocks) - 1, max(keep, row.first) - 1, -1):
                 self.cancel(row.blocks[lblock], row.gens[lblock])
 
+    def into(self, block: int) -> Copy | None:
+        """The copy into this block that has not been handed to the device."""
+        return next((copy for copy in self._waiting if copy.target == block), None)
+
     def drain(self) -> list[Copy]:
         """Hand the copies to the device, in order of decision."""
         copies, self._waiting = self._waiting, []

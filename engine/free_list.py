@@ -23,6 +23,14 @@ class FreeList:
         self._head = 0
         self.count = num_blocks
 
+    @classmethod
+    def of(cls, blocks: list[int], num_blocks: int) -> FreeList:
+        """The list of a pool of `num_blocks` blocks that holds these, in this order."""
+        made = cls(num_blocks)
+        made._ring[: len(blocks)] = blocks
+        made.count = len(blocks)
+        return made
+
     def __len__(self) -> int:
         return self.count
 

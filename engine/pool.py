@@ -59,7 +59,7 @@ class BlockPool(BlockArrays):
         if count > self.num_available:
             raise OutOfBlocks(count, self.num_available, self.shortage(count))
         while len(self._free) < count:
-            self._evict()
+            self.evict()
         blocks = self._free.pop_many(count)
         self.state[blocks] = _WRITING
         gens = self.gen[blocks] + 1
@@ -82,7 +82,7 @@ class BlockPool(BlockArrays):
         if self._free.count == 0:
             if not self._cached:
                 raise OutOfBlocks(1, 0, self.shortage(1))
-            self._evict()
+            self.evict()
         block = self._free.pop()
         self._state[block] = _WRITING
         gen = self._gen[block] + 1
@@ -202,7 +202,7 @@ class BlockPool(BlockArrays):
         self._fill[block] = 0
         self._free.push(block)
 
-    def _evict(self) -> None:
+    def evict(self, reason: Reason = Reason.CAPACITY) -> None:
         """Give up the cached block that was released longest ago.
 
         A sequence releases its blocks last to first, so along one prefix the leaf is always older here than its
@@ -211,8 +211,8 @@ class BlockPool(BlockArrays):
         block = next(iter(self._cached))
         if self.index.tracked:
             block = leaf(self, block)
-            withdraw_behind(self, block, Reason.CAPACITY)
-        self.give_up(block, Reason.CAPACITY)
+            withdraw_behind(self, block, reason)
+        self.give_up(block, reason)
 
     def give_up(self, block: int, reason: Reason) -> None:
         """Evict an unheld cached block: out of the index, and free, or in quarantine while an open step reads it."""
@@ -236,6 +236,18 @@ class BlockPool(BlockArrays):
         if self.sink is not None:
             ref = self.ref(block)
             self.sink.emit(Kind.UNPUBLISH, reason, block, self._gen[block], ref, ref, self._fill[block])
+
+    def move_entry(self, source: int, target: int, extras: Extras, *, seq_id: int, lblock: int) -> None:
+        """`target` is a copy of the published `source` and serves its prefix from now on."""
+        entry = self.index.entry(source)
+        self.unpublish(source, Reason.RESIZED)
+        self.index.publish(target, entry.digest, entry.parent, entry.tokens)
+        if self.sink is not None:
+            ref = self.ref(target)
+            seq = self.sink.emit(
+                Kind.PUBLISH, Reason.RESIZED, target, self._gen[target], ref, ref, self._fill[target], seq_id, lblock
+            )
+            self.sink.detail(seq, self.index.words(entry.parent, entry.tokens, entry.digest, extras))
 
     # -- leases -------------------------------------------------------------------------------------------------
 

@@ -135,12 +135,6 @@ class PrefixIndex:
             if not siblings:
                 del self._behind[entry.parent]
 
-    def move(self, block: int, target: int) -> None:
-        """`target` holds the content of `block` from now on, and is found in its place."""
-        entry = self._entry_of[block]
-        self.remove(block)
-        self.publish(target, entry.digest, entry.parent, entry.tokens)
-
     def entry(self, block: int) -> Entry:
         """What is known of a published block."""
         return self._entry_of[block]

@@ -48,6 +48,10 @@ class StepLedger:
         """A write was issued; the next step lands it."""
         self.writes.append(write)
 
+    def writer_of(self, block: int, gen: int) -> int | None:
+        """A sequence whose write into this life of the block waits for the next step."""
+        return next((write[0] for write in self.writes if write[2:4] == (block, gen)), None)
+
     def begin(self, scheduled: list[Scheduled]) -> int:
         """Open the next step over the writes so far; returns its number."""
         self.number += 1

@@ -32,9 +32,10 @@ class Frozen:
 
 
 def most_blocks(num_blocks: int, events: EventArray) -> int:
-    """The most blocks that the pool ever had: `num_blocks` at first, then what GROW events say."""
-    grown = events["aux"][events["kind"] == Kind.GROW]
-    return max(num_blocks, int(grown.max())) if len(grown) else num_blocks
+    """The most blocks that the pool ever had: `num_blocks` at first, then what GROW and SHRINK say."""
+    changes = events[(events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK)]
+    sizes: list[int] = changes["aux"].tolist() + changes["lblock"].tolist()
+    return max([num_blocks, *sizes])
 
 
 def pool_sizes(trace: TraceLike) -> IntArray:

@@ -100,7 +100,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
                 ledger.lose()
             block = nobody
             if row.kind in block_kinds:
-                if not 0 <= row.block < ledger.num_blocks:
+                if not 0 <= row.block < ledger.id_end:
                     if slot is not None:
                         slot.outside(row)
                     continue

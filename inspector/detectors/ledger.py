@@ -196,7 +196,8 @@ class Cons(Detector):
 
     def _compare_counts(self) -> None:
         """The pool's counters at each witness against the events' (which add up by construction)."""
-        if not self._witnesses:
+        if not self._witnesses or not self._sizes_known():
+            self.ledger.unjudged += len(self._witnesses)
             return
         measured = series(self.ledger.trace)
         names = DETAIL_FIELDS[Kind.WITNESS][:6]
@@ -219,6 +220,12 @@ class Cons(Detector):
                 off = f"; they add up to {total}, the pool has {size}" if len(wrong) > 6 else ""
                 self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)
             said = wrong if any(wrong) else ()
+
+    def _sizes_known(self) -> bool:
+        """Whether the pool's size is known at every event: among lost ones may be a GROW or SHRINK."""
+        details = self.ledger.details[Kind.WITNESS]
+        totals = {sum(details.get(seq, ())[:6]) for seq, _ in self._witnesses}
+        return not self.ledger.lost or totals <= {0, self.ledger.trace.num_blocks}
 
     def _leaks(self) -> None:
         for _, block in sorted(self.ledger.blocks.items()):

@@ -185,7 +185,7 @@ class Table(Detector):
         if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
             return
         digest, length = detail[0], detail[1]
-        made, have = self._digest(sequence, length), sequence.slid + len(sequence.table)
+        made, have = self._digest(sequence, length), max(sequence.slid, 0) + len(sequence.table)
         if made == digest and length <= have:
             self._wrong.discard(row.seq_id)
         elif row.seq_id not in self._wrong:
@@ -197,7 +197,7 @@ class Table(Detector):
 
     def _digest(self, sequence: Sequence, length: int) -> int:
         """The digest of the first `length` entries."""
-        if length == sequence.slid + len(sequence.table):
+        if length == max(sequence.slid, 0) + len(sequence.table):
             return to_signed(sequence.digest)
         words = (mixed(b, g, i) for i, (b, g) in sequence.table.items() if i < length)
         return to_signed(sum(words))

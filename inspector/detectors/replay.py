@@ -45,6 +45,7 @@ class Ledger:
         self.trace = trace
         self.block_size = trace.block_size
         self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
+        self.id_end = self.num_blocks  # block ids are below; after lost events, of which one may be a GROW, any may be
         self.full = (1 << trace.block_size) - 1
         self.blocks = Blocks()
         self.sequences: dict[int, Sequence] = {}
@@ -66,6 +67,7 @@ class Ledger:
         self.digest = 0
         self.unknown_blocks = 0
         self.unknown_tables = False
+        self.lost = False  # whether events are missing
         self.unjudged = 0
         self.touched: set[int] = set()
         self.ever_written: defaultdict[int, int] = defaultdict(int)  # block -> bit per slot
@@ -85,8 +87,6 @@ class Ledger:
         if len(self.findings) >= MAX_FINDINGS:
             self.not_kept += 1
             return
-        related = tuple((role, event) for role, event in story.items() if event >= 0)
-        where = block.id if block is not None else -1
         related = tuple((role, event) for role, event in story.items() if event >= 0)
         where = block.id if block is not None else -1
         self.findings.append(
@@ -131,6 +131,7 @@ class Ledger:
     def lose(self) -> None:
         """Events were lost here: forget what can no longer be relied on."""
         self.blocks.lose()
+        self.id_end, self.lost = 2**31, True
         self.unknown_blocks = self.num_blocks
         for sequence in self.sequences.values():
             sequence.known = False
@@ -181,6 +182,8 @@ class Ledger:
             block.entries[key] = self.seq
         block.released.pop(key, None)
         sequence = self.sequence(row.seq_id)
+        if sequence.slid < 0:
+            sequence.slid = row.lblock
         self._drop(sequence, row.lblock)
         life = (block.id, row.gen if row.gen >= 0 else block.gen)
         sequence.table[row.lblock] = life
@@ -313,7 +316,7 @@ class Ledger:
         sequence.known = True
         sequence.began = self.seq
         sequence.checked_to = 0
-        sequence.slid = self.sequence(row.aux).slid if row.kind == Kind.FORK else 0
+        sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says
 
     def _clear(self, sequence: Sequence) -> None:
         for lblock in list(sequence.table):
@@ -335,7 +338,7 @@ class Ledger:
     def _resized(self, row: Row, block: Block) -> None:
         if self.unknown_blocks:
             self.unknown_blocks = max(0, self.unknown_blocks + row.aux - self.num_blocks)
-        self.num_blocks = row.aux
+        self.num_blocks = self.id_end = row.aux
 
     def _step_begin(self, row: Row, block: Block) -> None:
         self.begun += 1

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
-from kvscope.errors import OutOfBlocks
+from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import COUNT_NAMES, series
 from kvscope.inspector.state import holders, state_at, tables_at
 from kvscope.traces import Kind, MemoryRecorder, Reason
 
+DEAD = ("free", "quarantined")
+
 
 class Program:
     """A random legal user of a block manager, with up to `ahead` steps open at once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, elastic: bool = False) -> None:
+        self.elastic = elastic  # also leases, windows, and a pool that changes its size
+        self.moved: list[object] = []
+        self.slid: dict[int, int] = {}
         self.random = random.Random(seed)
         self.ahead = seed % 3 + 1
         blocks, size = self.random.randint(3, 12), self.random.choice([1, 2, 4])
@@ -33,11 +39,49 @@ class Program:
     def run(self, operations: int) -> None:
         actions = [self.admit, self.step, self.step, self.end, self.end, self.fork, self.finish, self.preempt,
                    self.resume, self.truncate]  # fmt: skip
+        if self.elastic:
+            actions += [self.lease, self.unlease, self.lookup, self.slide, self.slide, self.grow, self.shrink]
         for _ in range(operations):
             try:
                 self.random.choice(actions)()
             except OutOfBlocks:
                 continue
+            self.manager.check_integrity()
+        self.manager.expire(1 << 40)
+
+    def lease(self) -> None:
+        blocks = [b for b in range(self.manager.num_blocks) if self.manager.pool.state_name(b) not in DEAD]
+        if blocks:
+            chosen = self.random.sample(blocks, min(len(blocks), 2))
+            slots = sorted(self.random.choices(range(self.manager.block_size + 1), k=2))
+            self.manager.lease(chosen, holder="offload", slots=(slots[0], slots[1]), ttl=self.random.randint(0, 3))
+
+    def unlease(self) -> None:
+        self.manager.expire()
+        leases = [lease for lease in self.manager.leases() if lease.kind == Reason.TRANSFER]
+        if leases:
+            self.manager.unlease(self.random.choice(leases).lease_id)
+
+    def lookup(self) -> None:
+        seq_id, tokens = self.new_id(), [self.random.randint(0, 1) for _ in range(3 * self.manager.block_size)]
+        match, _ = self.manager.lookup(seq_id, tokens, ttl=2)
+        if self.random.random() < 0.5:
+            self.done[seq_id] = self.manager.admit(seq_id, tokens)
+            self.tokens[seq_id] = tokens
+            assert self.done[seq_id] == match.cached_tokens
+
+    def slide(self) -> None:
+        seq_id = self.pick()
+        if seq_id is not None:
+            self.manager.slide(seq_id, self.random.randint(0, self.done[seq_id]))
+            self.slid[seq_id] = len([b for b in self.manager.table(seq_id) if b < 0]) * self.manager.block_size
+
+    def grow(self) -> None:
+        self.manager.grow(self.random.randint(1, 3))
+
+    def shrink(self) -> None:
+        with contextlib.suppress(FaultyCall, UsageError):
+            self.manager.shrink(self.random.randint(1, 4), move=self.moved.extend)
 
     def pick(self) -> int | None:
         return self.random.choice(list(self.tokens)) if self.tokens else None
@@ -92,6 +136,7 @@ class Program:
             child = self.new_id()
             self.manager.fork(parent, child)
             self.tokens[child], self.done[child] = list(self.tokens[parent]), self.done[parent]
+            self.slid[child] = self.slid.get(parent, 0)
 
     def finish(self) -> None:
         seq_id = self.pick()
@@ -107,6 +152,7 @@ class Program:
     def give_up(self, seq_id: int) -> None:
         self.manager.free(seq_id, Kind.PREEMPT, Reason.CAPACITY)
         self.preempted[seq_id] = self.tokens.pop(seq_id)
+        self.slid.pop(seq_id, None)
 
     def resume(self) -> None:
         if self.preempted:
@@ -117,41 +163,42 @@ class Program:
     def truncate(self) -> None:
         seq_id = self.pick()
         if seq_id is not None and self.done[seq_id] > 1:
-            length = self.random.randint(1, self.done[seq_id])
+            length = self.random.randint(max(1, self.slid.get(seq_id, 0)), self.done[seq_id])
             self.manager.truncate(seq_id, length)
             del self.tokens[seq_id][length:]
             self.done[seq_id] = length
 
 
+@pytest.mark.parametrize("elastic", [False, True], ids=["plain", "elastic"])
 @pytest.mark.parametrize("seed", range(40))
-def test_legal_programs_are_clean_and_every_view_agrees(seed: int) -> None:
-    program = Program(seed)
+def test_legal_programs_are_clean_and_every_view_agrees(seed: int, elastic: bool) -> None:
+    program = Program(seed, elastic=elastic)
     program.run(150)
     trace, manager = program.recorder, program.manager
     result = check(trace)
     assert result.findings == (), (seed, result.findings[0])
     measured = series(trace)
-    assert (sum(getattr(measured, name) for name in COUNT_NAMES) == trace.num_blocks).all()
+    assert (sum(getattr(measured, name) for name in COUNT_NAMES) == measured.blocks).all()
     counts = manager.pool.counts()
     assert {name: int(getattr(measured, name)[-1]) for name in counts} == counts
     end = len(trace.events) - 1
     pool = state_at(trace, end)
-    assert pool.entries.tolist() == manager.pool.entries.tolist()
-    assert pool.leases.tolist() == manager.pool.leases.tolist()
-    assert {s: [b for b, _ in t] for s, t in tables_at(trace, end).items()} == {
-        s: manager.table(s) for s in manager.sequences() if manager.table(s)
-    }
+    size = manager.num_blocks
+    assert pool.entries.tolist() == manager.pool.entries[:size].tolist()
+    assert pool.leases.tolist() == manager.pool.leases[:size].tolist()
+    tables = {s: [b for b in manager.table(s) if b >= 0] for s in manager.sequences()}
+    assert {s: [b for b, _ in t] for s, t in tables_at(trace, end).items()} == {s: t for s, t in tables.items() if t}
     for seq in random.Random(seed).sample(range(end + 1), 10):
         state = state_at(trace, seq)
         assert state.counts == {name: int(getattr(measured, name)[seq]) for name in state.counts}
-        block = seq % trace.num_blocks
+        block = seq % state.num_blocks
         assert len(holders(trace, block, seq)) == state.ref[block]
 
 
 def test_events_lost_anywhere_make_no_false_findings() -> None:
     """Drop a stretch of a legal trace: nothing may be found in what is left."""
     for seed in range(60):
-        program = Program(seed)
+        program = Program(seed, elastic=seed % 2 == 1)
         program.run(150)
         cut = random.Random(seed)
         length = len(program.recorder.events)
