@@ -215,6 +215,7 @@ class BlockManager(Elastic):
             self._emit(kind, reason, seq_id=seq_id, aux=aux)
             self._release_tail(row, 0, reason)
             self.prefixes.withdraw(row)
+            self._steps.drop(seq_id)
             del self._tables[seq_id]
 
     def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int = 0, *, details: Sequence[int] = (),
@@ -232,7 +233,7 @@ class BlockManager(Elastic):
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
-        """Open an engine step over the writes issued so far; returns its number.
+        """Open an engine step over the writes that the scheduled sequences have issued; returns its number.
 
         Until `end_step` the blocks in the tables of the scheduled sequences are in use: whatever is freed of
         them waits in quarantine.

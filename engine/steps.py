@@ -38,26 +38,40 @@ class OpenStep:
 
 @dataclass(slots=True)
 class StepLedger:
-    """The steps of one manager: which is the last begun, which are open, and the writes that the next one will take."""
+    """The steps of one manager: which is the last begun, which are open, and the writes that no step has taken yet.
+
+    A step lands the writes of the sequences that it schedules and of no others: whoever drives other sequences, from
+    another thread, begins a step of its own for them.
+    """
 
     number: int = -1  # of the step begun last
-    writes: list[Write] = field(default_factory=list)  # issued since then
+    writes: dict[int, list[Write]] = field(default_factory=dict)  # by sequence, issued and in no step yet
     open: list[OpenStep] = field(default_factory=list)  # begun and not ended, oldest first
 
     def wrote(self, write: Write) -> None:
-        """A write was issued; the next step lands it."""
-        self.writes.append(write)
+        """A write was issued; the next step of its sequence lands it."""
+        waiting = self.writes.get(write[0])
+        if waiting is None:
+            self.writes[write[0]] = [write]
+        else:
+            waiting.append(write)
 
     def writer_of(self, block: int, gen: int) -> int | None:
         """A sequence whose write into this life of the block waits for the next step."""
-        return next((write[0] for write in self.writes if write[2:4] == (block, gen)), None)
+        waiting = (write for writes in self.writes.values() for write in writes)
+        return next((write[0] for write in waiting if write[2:4] == (block, gen)), None)
 
     def begin(self, scheduled: list[Scheduled]) -> int:
-        """Open the next step over the writes so far; returns its number."""
+        """Open the next step over the writes of these sequences; returns its number."""
         self.number += 1
-        self.open.append(OpenStep(self.number, tuple(scheduled), tuple(self.writes)))
-        self.writes = []
+        take = self.writes.pop
+        writes = [write for item in scheduled for write in take(item.seq_id, ())]
+        self.open.append(OpenStep(self.number, tuple(scheduled), tuple(writes)))
         return self.number
+
+    def drop(self, seq_id: int) -> None:
+        """The sequence is gone: what it was about to write, no step will."""
+        self.writes.pop(seq_id, None)
 
     def end(self) -> OpenStep:
         """Close the oldest open step.
@@ -71,5 +85,6 @@ class StepLedger:
 
     def cut(self, seq_id: int, length: int) -> None:
         """A rollback: what this sequence has written from position `length` on does not count."""
-        self.writes = [cut(write, seq_id, length) for write in self.writes]
+        if seq_id in self.writes:
+            self.writes[seq_id] = [cut(write, seq_id, length) for write in self.writes[seq_id]]
         self.open = [step.cut(seq_id, length) for step in self.open]
