@@ -18,12 +18,13 @@ from kvscope.engine.elastic import Elastic
 from kvscope.engine.integrity import check_integrity
 from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
+from kvscope.engine.swapping import Swapping
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 
-class BlockManager(Elastic):
+class BlockManager(Elastic, Swapping):
     """Block tables of all sequences over one pool; every operation is atomic and recorded.
 
     Args:
@@ -33,6 +34,7 @@ class BlockManager(Elastic):
         lock_factory: makes the one lock; a race explorer passes its own.
         hash_key: key of the prefix hashes; random when None (give one for repeatable traces).
         lease_clock: what the deadlines of leases are counted in; the number of the step begun last when None.
+        host_blocks: slots of the host tier, where `swap_out` puts blocks.
     """
 
     # -- queries --------------------------------------------------------------------------------------------------
@@ -73,9 +75,9 @@ class BlockManager(Elastic):
             return self.pool.num_free, self.pool.num_evictable
 
     def in_flight(self) -> int:
-        """Steps that have begun and not ended."""
+        """Steps that have begun and not ended, and swaps that have not run."""
         with self._lock:
-            return len(self._steps.open)
+            return len(self._steps.open) + len(self._swaps) + len(self._moving)
 
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""
@@ -99,6 +101,8 @@ class BlockManager(Elastic):
             self._begin(ahead=1)
             if seq_id in self._tables:
                 raise FaultyCall(f"sequence {seq_id} is admitted already: free or preempt it first")
+            if seq_id in self._host.parked:
+                raise FaultyCall(f"sequence {seq_id} waits in the host tier: swap it in, or end it with forget_swapped")
             match = self.prefixes.match(tokens, extras)
             if not match.fits:
                 self._refuse(seq_id, match.needed, match.available)
@@ -288,3 +292,4 @@ class BlockManager(Elastic):
         """
         with self._lock:
             check_integrity(self.pool, self._tables, self._leases)
+            self._host.check([*self._swaps, *self._moving])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.prefix import Extras
 from kvscope.engine.tables import PrefixMatch
 from kvscope.traces.schema import Kind, Reason
@@ -61,4 +62,37 @@ class SequenceMemory(Protocol):
 
     def in_flight(self) -> int:
         """Steps and transfers under way: when they end, what waits for them may go on."""
+        ...
+
+
+@runtime_checkable
+class SwappingMemory(Protocol):
+    """A memory with a host tier behind it, where preempted sequences can wait."""
+
+    def host_free(self) -> int:
+        """Slots of the host tier that nobody holds."""
+        ...
+
+    def swap_cost(self, seq_ids: Sequence[int]) -> int | None:
+        """Slots that swapping these sequences out takes; None if one cannot be moved now."""
+        ...
+
+    def swap_out(self, seq_id: int, aux: int = 0) -> None:
+        """Preempt a sequence; what its blocks hold goes to the host tier."""
+        ...
+
+    def probe_swap_in(self, seq_id: int, length: int) -> PrefixMatch:
+        """What bringing the sequence back would find and take, with room for `length` tokens."""
+        ...
+
+    def swap_in(self, seq_id: int) -> None:
+        """Give a parked sequence blocks again, filled from the host tier."""
+        ...
+
+    def drain_swaps(self) -> list[Swap]:
+        """Transfers that the device must run now, in order."""
+        ...
+
+    def swaps_done(self, swaps: Iterable[Swap]) -> None:
+        """These transfers have run, or all later work is queued behind them."""
         ...

@@ -17,18 +17,19 @@ who waits for whom, never a loop.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from kvscope.engine import policy
-from kvscope.engine.memory import SequenceMemory
-from kvscope.engine.policy import Door, Policy, Runner
+from kvscope.engine.host_tier import Swap
+from kvscope.engine.lineup import Lineup
+from kvscope.engine.memory import SequenceMemory, SwappingMemory
+from kvscope.engine.policy import Door, Policy, Preemption, Runner
 from kvscope.engine.sequence import Sequence, Status
 from kvscope.engine.stall import NAMED, holders, who_waits
 from kvscope.engine.steps import Scheduled
-from kvscope.engine.waiting import make_queue
+from kvscope.engine.tables import PrefixMatch
 from kvscope.errors import OutOfBlocks, Stalled, UsageError
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
@@ -43,7 +44,8 @@ class SchedulerConfig:
     max_seqs: sequences that run at once. max_batched_tokens: positions computed per step, the size of a prefill
     chunk included. watermark: share of the pool kept free at admission while something runs, so that decodes
     do not preempt what was just admitted. policy: fcfs, priority or fair. patience: what one level of priority is
-    worth in arrivals: a request is overtaken by at most so many per level.
+    worth in arrivals: a request is overtaken by at most so many per level. preemption: recompute, or swap to the
+    host tier of the block manager as long as it has room.
     """
 
     max_seqs: int = 64
@@ -51,6 +53,7 @@ class SchedulerConfig:
     watermark: float = 0.01
     policy: str = Policy.FCFS
     patience: int = 1000
+    preemption: str = Preemption.RECOMPUTE
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_seqs <= 4096:
@@ -61,6 +64,8 @@ class SchedulerConfig:
             raise UsageError(f"watermark is {self.watermark}: must be 0 or more, below 1")
         if self.policy not in list(Policy):
             raise UsageError(f"policy is {self.policy!r}: must be one of {', '.join(Policy)}")
+        if self.preemption not in list(Preemption):
+            raise UsageError(f"preemption is {self.preemption!r}: must be one of {', '.join(Preemption)}")
         if not 1 <= self.patience <= 1 << 20:
             raise UsageError(f"patience is {self.patience}: must be 1..{1 << 20} arrivals")
 
@@ -79,46 +84,31 @@ class StepPlan:
         self.tokens += hi - lo
 
 
-class Scheduler:
-    """Queue, running set and the choice of the next step's rows; owns no blocks, asks the block manager."""
+class Scheduler(Lineup):
+    """The choice of the next step's rows; owns no blocks, asks the block manager.
 
-    def __init__(self, manager: SequenceMemory, config: SchedulerConfig, *, sink: EventSink | None = None) -> None:
+    Args:
+        manager: the memory it plans for.
+        config: limits, order and preemption.
+        sink: where WAIT rows go; None records none.
+        move: runs swaps on the device, so that all later work comes behind them; None only counts them as run.
+    """
+
+    def __init__(
+        self, manager: SequenceMemory, config: SchedulerConfig, *, sink: EventSink | None = None,
+        move: Callable[[list[Swap]], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(Policy(config.policy), config.patience)
         self.manager = manager
         self.config = config
-        self.policy = Policy(config.policy)
-        self.waiting = make_queue(self.policy, config.patience)
-        self.running: list[Sequence] = []  # in order: the last one gives way first
         self.preemptions = 0
+        self.swap_outs = 0  # preemptions that kept what was computed
+        self._host = manager if isinstance(manager, SwappingMemory) else None
+        if self._host is None and config.preemption == Preemption.SWAP:
+            raise UsageError("preemption is 'swap', but this allocator has no host tier; use recompute")
+        self._move = move
         self._sink = sink
-        self._submitted = 0
         self._idle = 0
-        self._queued_beams: dict[int, list[Sequence]] = {}  # by request
-
-    @property
-    def has_work(self) -> bool:
-        """Whether any sequence is queued or running."""
-        return bool(self.running) or len(self.waiting) > 0
-
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a new sequence."""
-        sequence.number = self._submitted
-        self._submitted += 1
-        self._enqueue(sequence, new=True)
-
-    def adopt(self, sequence: Sequence) -> None:
-        """A forked sequence joins the running ones, behind its siblings."""
-        sequence.number = next(
-            (s.number for s in reversed(self.running) if s.request is sequence.request), self._submitted
-        )
-        self._join(sequence)
-
-    def retire(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is."""
-        if sequence.status is Status.RUNNING:
-            self.running.remove(sequence)
-        elif sequence.status is Status.WAITING:
-            self._dequeue(sequence)
-        sequence.status = Status.FINISHED
 
     def schedule(self) -> StepPlan:
         """Choose the rows of the next step; their blocks are reserved and their writes recorded.
@@ -195,7 +185,7 @@ class Scheduler:
                 reason = policy.seat(Door(tokens, seats), sequence.width)
                 match = None
                 if not reason:
-                    match = self.manager.probe(sequence.tokens, sequence.request.extras)
+                    match = self._probe(sequence)
                     door = Door(tokens, seats, match.available, self._reserve(sequence))
                     reason = policy.blocks(door, match.needed, pending=match.pending is not None)
                 if match is None or reason:
@@ -212,8 +202,16 @@ class Scheduler:
         alone = not running or (running[0].unit is unit and running[-1].unit is unit)
         return policy.reserve(self.config.watermark, self.manager.num_blocks, alone=alone)
 
+    def _probe(self, sequence: Sequence) -> PrefixMatch:
+        if sequence.swapped and self._host is not None:
+            return self._host.probe_swap_in(sequence.seq_id, sequence.length)
+        return self.manager.probe(sequence.tokens, sequence.request.extras)
+
     def _start(self, sequence: Sequence, plan: StepPlan) -> None:
         """Admit the sequence and compute what this step has left for it."""
+        if sequence.swapped:
+            self._bring_back(sequence, plan)
+            return
         cached = self.manager.admit(
             sequence.seq_id, sequence.tokens, sequence.request.extras, resumed=sequence.preemptions > 0
         )
@@ -221,55 +219,27 @@ class Scheduler:
             sequence.cached_tokens = cached
             self.waiting.charge(sequence, prompt=sequence.length)
         sequence.computed, sequence.admitted = cached, sequence.length
+        self._enter(sequence)
+        self._schedule_chunk(plan, sequence)
+
+    def _bring_back(self, sequence: Sequence, plan: StepPlan) -> None:
+        """A swapped sequence goes on where it was: in its prompt, or with its next token."""
+        assert self._host is not None
+        self._host.swap_in(sequence.seq_id)
+        self._run_swaps()
+        sequence.swapped = False
+        self._enter(sequence)
+        if sequence.prefilling:
+            self._schedule_chunk(plan, sequence)
+        elif not sequence.waits:
+            self.manager.append(sequence.seq_id, sequence.output[-1])
+            plan.add(sequence, sequence.computed, sequence.length)
+            self.waiting.charge(sequence, output=1)
+
+    def _enter(self, sequence: Sequence) -> None:
         sequence.last_wait = None
         self._dequeue(sequence)
         self._join(sequence)
-        self._schedule_chunk(plan, sequence)
-
-    # -- queue and running list -----------------------------------------------------------------------------------
-
-    def _candidates(self) -> Generator[Sequence]:
-        """The waiting ones in order of admission: first what is missing of a unit that runs in part."""
-        if self._queued_beams:
-            for request in {id(s.request): s.request for s in self.running if s.request.params.beams}:
-                yield from sorted(self._queued_beams.get(request, ()), key=lambda s: s.place)
-        yield from self.waiting.walk()
-
-    def _enqueue(self, sequence: Sequence, *, new: bool = False) -> None:
-        sequence.status = Status.WAITING
-        if new:
-            self.waiting.push(sequence)
-        else:
-            self.waiting.put_back(sequence)
-        if sequence.request.params.beams:
-            self._queued_beams.setdefault(id(sequence.request), []).append(sequence)
-
-    def _dequeue(self, sequence: Sequence) -> None:
-        self.waiting.remove(sequence)
-        if sequence.request.params.beams:
-            queued = self._queued_beams[id(sequence.request)]
-            queued.remove(sequence)
-            if not queued:
-                del self._queued_beams[id(sequence.request)]
-
-    def _join(self, sequence: Sequence) -> None:
-        """Run it: behind all others, or at its place by priority; a beam right behind the others of its request."""
-        running, at = self.running, len(self.running)
-        if self.policy is Policy.PRIORITY:
-            key = self._rank(sequence)
-            at = bisect_right(running, key, key=self._rank)
-        elif sequence.request.params.beams:
-            siblings = [i for i, s in enumerate(running) if s.unit is sequence.unit]
-            at = siblings[-1] + 1 if siblings else at
-        sequence.status = Status.RUNNING
-        running.insert(at, sequence)
-
-    def _rank(self, sequence: Sequence) -> tuple[int, int]:
-        """The place among the running by priority; equal for the samples or beams of one request."""
-        return policy.queue_key(
-            self.policy, priority=sequence.request.priority, number=sequence.number, seq_id=0,
-            patience=self.config.patience,
-        )[:2]  # fmt: skip
 
     # -- giving way -----------------------------------------------------------------------------------------------
 
@@ -280,18 +250,48 @@ class Scheduler:
         victim = policy.victim(units, id(sequence.unit))
         if victim is None:
             return False
-        for member in [s for s in reversed(self.running) if id(s.unit) == victim]:
-            self._preempt(member)
+        members = [s for s in reversed(self.running) if id(s.unit) == victim]
+        give_up = self._swap_out if self._relief(members) is Preemption.SWAP else self._preempt
+        for member in members:
+            give_up(member)
+        self._run_swaps()
         return True
 
+    def _relief(self, members: list[Sequence]) -> Preemption:
+        wanted = Preemption(self.config.preemption)
+        if wanted is Preemption.RECOMPUTE or self._host is None:
+            return Preemption.RECOMPUTE
+        return policy.relief(wanted, self._host.swap_cost([s.seq_id for s in members]), self._host.host_free())
+
     def _preempt(self, sequence: Sequence) -> None:
-        """The sequence gives its blocks up and goes back to the queue."""
+        """The sequence gives its blocks up and goes back to the queue; it is computed again later."""
         self.manager.free(sequence.seq_id, Kind.PREEMPT, Reason.CAPACITY, aux=sequence.computed)
-        self.running.remove(sequence)
         sequence.computed, sequence.waits = 0, False
+        self._requeue(sequence)
+
+    def _swap_out(self, sequence: Sequence) -> None:
+        """The sequence gives its blocks up and goes back to the queue; what they hold waits in host memory."""
+        assert self._host is not None
+        self._host.swap_out(sequence.seq_id, aux=sequence.computed)
+        sequence.swapped = True
+        self.swap_outs += 1
+        self._requeue(sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
         sequence.preemptions += 1
         self.preemptions += 1
         self._enqueue(sequence)
+
+    def _run_swaps(self) -> None:
+        """Transfers are queued on the device before anything that this step writes, so their blocks may be used."""
+        if self._host is None:
+            return
+        swaps = self._host.drain_swaps()
+        if swaps:
+            if self._move is not None:
+                self._move(swaps)
+            self._host.swaps_done(swaps)
 
     def _wait(self, sequence: Sequence, reason: Reason, needed: int) -> None:
         """Record why the sequence is not admitted, and for want of blocks who holds them, once per cause."""

@@ -102,6 +102,7 @@ class Sequence:
     last_wait: tuple[int, int] | None = None  # what the last WAIT row said, so that it is written once
     number: int = 0  # how many sequences were submitted before it
     place: tuple[int, int, int] = (0, 0, 0)  # its key in the queue, or among the running
+    swapped: bool = False  # waits with its blocks in the host tier
     waits: bool = False  # a beam with nothing to compute until the other beams of its request are as far
 
     @property

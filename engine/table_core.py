@@ -11,6 +11,7 @@ import numpy as np
 
 from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.copies import CopyQueue
+from kvscope.engine.host_tier import HostTier, Swap
 from kvscope.engine.integrity import witness
 from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
@@ -22,7 +23,7 @@ from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
-_FILES = ("block_manager.py", "holding.py", "elastic.py", "table_core.py", "pool.py", "leases.py")
+_FILES = ("block_manager.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py", "leases.py")
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 
@@ -43,6 +44,7 @@ class TableCore:
         lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
         hash_key: bytes | None = None,
         lease_clock: Callable[[], int] | None = None,
+        host_blocks: int = 0,
     ) -> None:
         index = PrefixIndex(max(block_size, 1), key=hash_key)
         self.pool = BlockPool(num_blocks, block_size, sink=sink, index=index)
@@ -55,6 +57,9 @@ class TableCore:
         self._steps = StepLedger()
         self._leases = LeaseBook(self.pool, lease_clock or (lambda: self._steps.number))
         self._copies = CopyQueue(self.pool, self._leases, sink)
+        self._host = HostTier(host_blocks)
+        self._swaps: list[Swap] = []  # decided, not yet handed to the device
+        self._moving: list[Swap] = []  # handed to the device, not yet done
         if sink is not None:
             # The call site of an operation is who called these modules, not a line in them.
             sink.skip_frames(_OPERATIONS)
@@ -128,7 +133,9 @@ class TableCore:
 
     def _witness(self) -> None:
         if self._sink is not None:
-            self._sink.detail(self._emit(Kind.WITNESS), witness(self.pool, self._tables))
+            counts = witness(self.pool, self._tables)
+            host = (self._host.num_slots - self._host.num_free,) if self._host.num_slots else ()
+            self._sink.detail(self._emit(Kind.WITNESS), (*counts, *host))
 
     def _row(self, seq_id: int) -> SequenceTable:
         row = self._tables.get(seq_id)

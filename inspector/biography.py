@@ -116,6 +116,8 @@ def slot_writers(trace: TraceLike, events: EventArray, rows: list[int]) -> list[
         elif kind == Kind.COW:
             detail = named_detail(trace, seq, Kind.COW)
             lo, hi = detail.get("slot_lo", 0), detail.get("slot_hi", int(events["fill"][row]))
+        elif kind == Kind.SWAP_IN:
+            lo, hi = 0, int(events["fill"][row])
         else:
             continue
         seq_id = int(events["seq_id"][row])
@@ -175,6 +177,8 @@ def describe(trace: TraceLike, row: int, names: Names, *, own: bool = True) -> s
         Kind.SETTLE: "that step is done, free again",
         Kind.LEASE: f"{lease} taken{who}{because},{count}",
         Kind.UNLEASE: f"{lease} ended{who}{because},{count}",
+        Kind.SWAP_OUT: f"swapped out{who} to host slot {int(event['aux'])}",
+        Kind.SWAP_IN: f"filled{who}{place} from host slot {int(event['aux'])}",
     }
     return texts.get(kind, f"{kind_words(kind)}{who}{because}")
 

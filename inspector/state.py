@@ -33,6 +33,7 @@ BLOCK_KINDS = frozenset(
     {
         Kind.ALLOC, Kind.SHARE, Kind.RELEASE, Kind.FREE, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.UNPUBLISH,
         Kind.HIT, Kind.EVICT, Kind.COW, Kind.COPY_DONE, Kind.QUARANTINE, Kind.SETTLE, Kind.LEASE, Kind.UNLEASE,
+        Kind.SWAP_OUT, Kind.SWAP_IN,
     }
 )  # fmt: skip
 TABLE_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE)

@@ -45,7 +45,7 @@ def foreign_reads(trace: TraceLike, block: int, slot_lo: int, slot_hi: int) -> d
                 counts_on[seq_id] = dict(landed if published is None else published)
         elif kind == Kind.PUBLISH:
             published = dict(landed)
-        elif kind in (Kind.WRITE, Kind.COW):
+        elif kind in (Kind.WRITE, Kind.COW, Kind.SWAP_IN):
             written = {slot: row for slot in range(*_slots(trace, row)) if slot_lo <= slot < slot_hi}
             landed |= written
             counts_on.setdefault(seq_id, {}).update(written)
@@ -59,8 +59,10 @@ def foreign_reads(trace: TraceLike, block: int, slot_lo: int, slot_hi: int) -> d
 
 
 def _slots(trace: TraceLike, row: int) -> tuple[int, int]:
-    """[lo, hi) that a WRITE or COW row fills."""
+    """[lo, hi) that a WRITE, COW or SWAP_IN row fills."""
     event = trace.events[row]
+    if event["kind"] == Kind.SWAP_IN:
+        return 0, int(event["fill"])
     if event["kind"] == Kind.WRITE:
         return unpack_range(int(event["aux"]))
     detail = named_detail(trace, int(trace.seqs[row]), Kind.COW)

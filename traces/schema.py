@@ -35,6 +35,10 @@ What the columns hold, kind by kind (columns not named do not apply):
                                                                a lease of several blocks has a row for each
     FORK           seq_id aux=parent seq_id                    the child's entries follow as SHARE rows
     TRUNCATE       seq_id aux=new length
+    SWAP_OUT       block gen seq_id lblock fill aux=slot       the block's bytes go to a slot of the host tier (details:
+                                                               tier, lease; lease -1: that slot has them already). Its
+                                                               RELEASE follows; free only when the lease ends
+    SWAP_IN        block gen seq_id lblock fill aux=slot       a fresh block is filled from a slot, under a lease
     SUBMIT         seq_id aux=prompt tokens                    request enters; details name the request
     ADMIT          seq_id aux=cached tokens                    blocks given, prefill may start
     WAIT           seq_id                                      not admitted now; details: counters
@@ -149,6 +153,9 @@ class Reason(IntEnum):
     EXPIRED = 26  # the lease's deadline passed before it was ended
     # why a block is evicted, moved or refused
     RESIZED = 27  # the pool shrinks, and its last blocks go
+    # why a sequence gives its blocks up, or has them again, without computing anything twice
+    SWAPPED = 28  # they wait in host memory
+    NO_HOST = 29  # refused: host memory has no room for them
 
 
 EVENT_DTYPE = np.dtype(
@@ -193,11 +200,14 @@ DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
         "in_transit",
         "table_entries",
         "tables_digest",
+        "host_used",  # slots of the host tier that are held; absent without one
     ),
     Kind.WAIT: ("needed", "free", "evictable", "holders*"),  # holders: sequence, its blocks, next sequence, ...
     Kind.REFUSED: ("needed", "free", "evictable"),
     Kind.SUBMIT: ("request", "max_tokens", "samples"),
     Kind.FORK: ("request", "sample"),
+    Kind.SWAP_OUT: ("tier", "lease"),
+    Kind.SWAP_IN: ("tier", "lease"),
     Kind.LEASE: ("slot_lo", "slot_hi", "deadline"),  # deadline: by the clock of the leases; -1 = none
 }
 

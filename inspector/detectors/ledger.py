@@ -146,6 +146,7 @@ class Cons(Detector):
         self._names = Names(ledger.trace.facts)
         self._witnesses: list[tuple[int, Row]] = []
         self._said: tuple[int, ...] | None = None
+        self._host_said = -1
 
     def on_free(self, row: Row, block: Block) -> None:
         if block.known and block.entries and not 0 <= row.gen < block.gen:
@@ -189,6 +190,10 @@ class Cons(Detector):
                 f"{self.ledger.entries}" + ("" if wrong[0] else ", and they lead to other blocks"),
             )  # fmt: skip
         self._said = wrong if any(wrong) else None
+        host, own = self.ledger.host, fields.get("host_used", -1)
+        if host.known and own >= 0 and own != host.used and own != self._host_said:
+            self.ledger.find("KV012", row, f"the host tier counts {own} slots in use, its events make {host.used}")
+        self._host_said = own
 
     def finish(self) -> None:
         self._compare_counts()

@@ -16,19 +16,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
+from kvscope.inspector.detectors.host import HostSlots
 from kvscope.inspector.detectors.records import (
-    FREE,
-    QUARANTINED,
-    UNPLACED,
-    WORD,
-    Block,
-    Blocks,
-    OpenStep,
-    PendingWrite,
-    Row,
-    Sequence,
-    mixed,
-)
+    FREE, QUARANTINED, UNPLACED, WORD, Block, Blocks, OpenStep, PendingWrite, Row, Sequence, mixed,
+)  # fmt: skip
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import TraceLike, details_map, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
@@ -50,7 +41,7 @@ class Ledger:
         self.blocks = Blocks()
         self.sequences: dict[int, Sequence] = {}
         self.details = {k: details_map(trace, k) for k in (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS)}
-        self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT)}
+        self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT, Kind.SWAP_OUT, Kind.SWAP_IN)}
         self.seq = -1  # number of the event at hand
         self.findings: list[Finding] = []
         self.not_kept = 0
@@ -59,9 +50,8 @@ class Ledger:
         self.steps_known = True  # False after lost events: which steps are open cannot be told any more
         self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
-        self.copies: dict[
-            tuple[int, int], tuple[int, int, int, int]
-        ] = {}  # target life -> what `copy_of` says, till run
+        self.copies: dict[tuple[int, int], tuple[int, int, int, int]] = {}  # target life -> `copy_of`, till it has run
+        self.host = HostSlots(self)
         self.ending: set[int] = set()  # sequences that ended since tables were last compared
         self.entries = 0
         self.digest = 0
@@ -124,14 +114,15 @@ class Ledger:
             Kind.COPY_DONE: self._copy_done, Kind.LEASE: self._lease, Kind.UNLEASE: self._unlease,
             Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit, Kind.FINISH: self._ended,
             Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
-            Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
-            Kind.GROW: self._resized, Kind.SHRINK: self._resized,
+            Kind.SCHED: self._sched, Kind.STEP_END: self._step_end, Kind.GROW: self._resized,
+            Kind.SHRINK: self._resized, Kind.SWAP_OUT: self.host.swap_out, Kind.SWAP_IN: self.host.swap_in,
         }  # fmt: skip
 
     def lose(self) -> None:
         """Events were lost here: forget what can no longer be relied on."""
         self.blocks.lose()
         self.id_end, self.lost = 2**31, True
+        self.host.lose()
         self.unknown_blocks = self.num_blocks
         for sequence in self.sequences.values():
             sequence.known = False
@@ -303,6 +294,7 @@ class Ledger:
         block.ref, block.ref_other = row.ref_after, -1
 
     def _unlease(self, row: Row, block: Block) -> None:
+        self.host.unleased(row.aux)
         if block.leases.pop(row.aux, None) is None and block.known:
             block.ref_other = row.ref_after
             return
@@ -313,6 +305,7 @@ class Ledger:
     def _admit(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         self._clear(sequence)
+        self.host.left(row.seq_id)
         sequence.known = True
         sequence.began = self.seq
         sequence.checked_to = 0
@@ -332,6 +325,8 @@ class Ledger:
     def _ended(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.ended, sequence.ended_kind = self.seq, row.kind
+        if row.kind != Kind.PREEMPT:
+            self.host.left(row.seq_id)
         self.ending.add(row.seq_id)
         self.issued.pop(row.seq_id, None)
 

@@ -132,6 +132,10 @@ class Lease(Detector):
 
     name, codes = "LEASE", ("KV017",)
 
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._early: set[tuple[int, int]] = set()
+
     def on_free(self, row: Row, block: Block) -> None:
         if block.known and block.leases and not block.entries and not 0 <= row.gen < block.gen:
             lease_id, (lo, hi, since) = next(iter(block.leases.items()))
@@ -140,3 +144,30 @@ class Lease(Detector):
                              f"[{lo}:{hi}]", block, lease=since)  # fmt: skip
 
     on_quarantine = on_evict = on_free
+
+    def on_swap_out(self, row: Row, block: Block) -> None:
+        lease = self.ledger.host.lease_of(row)
+        if block.known and lease >= 0 and lease not in block.leases:
+            way = "to" if row.kind == Kind.SWAP_OUT else "from"
+            self.ledger.find("KV017", row, f"{life(block.id, row.gen)} moves {way} host slot {row.aux} without lease "
+                             f"{lease}", block)  # fmt: skip
+
+    on_swap_in = on_swap_out
+
+    def on_step_end(self, row: Row, block: Block) -> None:
+        """What a step read must have arrived by its end."""
+        if not self.ledger.host.arriving or not self.ledger.open_steps:
+            return
+        ordinal = self.ledger.open_steps[0].ordinal
+        for arrival in self.ledger.host.arriving:
+            reader = self.ledger.sequences.get(arrival.seq_id)
+            if reader is None or reader.sched_step != ordinal or (arrival.block, arrival.gen) in self._early:
+                continue
+            self._early.add((arrival.block, arrival.gen))
+            found = self.ledger.blocks[arrival.block]
+            if found.known and found.gen == arrival.gen:
+                name = life(arrival.block, arrival.gen)
+                self.ledger.find(
+                    "KV017", row, f"a step read {name} while it was still on its way in from the host tier", found,
+                    gen=arrival.gen, seq_id=arrival.seq_id, swap_in=arrival.since,
+                )  # fmt: skip

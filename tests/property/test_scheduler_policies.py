@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.engine import policy
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.limits import blocks_needed
-from kvscope.engine.policy import Policy
+from kvscope.engine.policy import Policy, Preemption
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig
-from kvscope.engine.sequence import Request, SamplingParams, Sequence
+from kvscope.engine.sequence import Request, SamplingParams, Sequence, Status
 from kvscope.engine.waiting import FairQueue, Line
 from kvscope.inspector.findings import check
+from kvscope.inspector.fuzz.shadow import Content, Prefix, Shadow
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason
 
@@ -117,15 +120,33 @@ def test_a_user_with_one_request_in_a_while_is_not_drowned(prompts: list[int], f
 
 
 class Driver:
-    """Scheduler and block manager with made-up tokens; samples are forks, beams advance together."""
+    """Scheduler and block manager with made-up tokens; samples are forks, beams advance together.
 
-    def __init__(self, num_blocks: int, block_size: int, config: SchedulerConfig) -> None:
+    Shadow memory stands for the device, and for the host tier: every read of every step is checked.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, config: SchedulerConfig, host_blocks: int = 0) -> None:
         self.sink = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
-        self.manager = BlockManager(num_blocks, block_size, sink=self.sink, hash_key=b"test")
-        self.scheduler = Scheduler(self.manager, config, sink=self.sink)
+        self.manager = BlockManager(
+            num_blocks, block_size, sink=self.sink, hash_key=b"test", host_blocks=host_blocks
+        )  # fmt: skip
+        self.scheduler = Scheduler(self.manager, config, sink=self.sink, move=self.move)
+        self.shadow = Shadow(block_size)
+        self.host: dict[tuple[int, int], Content] = {}
         self.families: dict[int, list[Sequence]] = {}
         self.ended: Counter[int] = Counter()
         self.next_seq = 0
+
+    def move(self, swaps: list[Swap]) -> None:
+        device, host = self.shadow.slots, self.host
+        for swap in swaps:
+            for block, place in zip(swap.blocks, swap.slots, strict=True):
+                here, there = (device, host) if swap.out else (host, device)
+                source, target = (block, place) if swap.out else (place, block)
+                for slot in range(self.shadow.block_size):
+                    there.pop((target, slot), None)
+                    if (source, slot) in here:
+                        there[target, slot] = here[source, slot]
 
     def submit(self, request: Request) -> Sequence:
         sequence = self.new(request, 0)
@@ -144,10 +165,17 @@ class Driver:
         if not plan.rows:
             return
         self.manager.begin_step(plan.rows)
-        self.manager.copies_done(self.manager.drain_copies())
-        self.manager.end_step()
+        copies = self.manager.drain_copies()
+        for copy in copies:
+            self.shadow.copy(copy.source, copy.target, copy.slots)
+        self.manager.copies_done(copies)
         for sequence, row in zip(plan.sequences, plan.rows, strict=True):
+            for position in range(row.lo, row.hi):
+                self.shadow.write(self.manager.table(row.seq_id), Prefix(sequence.tokens), position)
+        for sequence, row in zip(plan.sequences, plan.rows, strict=True):
+            self.shadow.check(row.seq_id, self.manager.table(row.seq_id), Prefix(sequence.tokens[: row.hi]))
             sequence.computed = row.hi
+        self.manager.end_step()
         for sequence in plan.sequences:
             if sequence.computed == sequence.length:
                 self.computed(sequence)
@@ -180,10 +208,20 @@ class Driver:
             self.scheduler.adopt(child)
         return children
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: Sequence, kind: Kind = Kind.FINISH) -> None:
+        running, swapped = sequence.status is Status.RUNNING, sequence.swapped
         self.scheduler.retire(sequence)
-        self.manager.free(sequence.seq_id)
-        self.ended[sequence.request.request_id] += 1
+        if running:
+            self.manager.free(sequence.seq_id, kind)
+        elif swapped:
+            self.manager.forget_swapped(sequence.seq_id, kind, Reason.ABORTED)
+        self.ended[sequence.request.request_id] += kind is Kind.FINISH
+
+    def abort(self, request_id: int) -> None:
+        """End all of a request that is not over, wherever it is."""
+        for sequence in self.families.get(request_id, ()):
+            if sequence.status is not Status.FINISHED:
+                self.end(sequence, Kind.ABORT)
 
 
 WORK = st.lists(
@@ -193,42 +231,79 @@ WORK = st.lists(
     ),
     min_size=1, max_size=7,
 )  # fmt: skip
+Work = list[tuple[list[int], int, int, int, str, int]]
+LIMITS = st.fixed_dictionaries(
+    {"max_seqs": st.integers(3, 6), "max_batched_tokens": st.integers(1, 12), "watermark": st.sampled_from([0.0, 0.3]),
+     "policy": st.sampled_from(list(Policy)), "patience": st.integers(1, 5),
+     "preemption": st.sampled_from(list(Preemption))}
+)  # fmt: skip
 
 
-@given(
-    work=WORK,
-    kind=st.sampled_from(list(Policy)),
-    spare=st.integers(0, 3),
-    block_size=st.integers(1, 4),
-    max_seqs=st.integers(3, 6),
-    budget=st.integers(1, 12),
-    watermark=st.sampled_from([0.0, 0.3]),
-    patience=st.integers(1, 5),
-)
-def test_whatever_is_submitted_ends(
-    work: list[tuple[list[int], int, int, int, str, int]], kind: Policy, spare: int, block_size: int, max_seqs: int,
-    budget: int, watermark: float, patience: int,
-) -> None:  # fmt: skip
-    """Samples (positive) and beams (negative), any priorities and users; requests come while others run."""
-    requests = []
+def made(work: Work) -> list[Request]:
+    """Samples (positive width) and beams (negative), any priorities and users."""
+    out = []
     for number, (prompt, tokens, width, priority, user, _) in enumerate(work):
         params = SamplingParams(max_tokens=tokens, n=max(width, 1), beams=max(-width, 0))
-        requests.append(Request(number, prompt, params, priority=priority, user=user))
+        out.append(Request(number, prompt, params, priority=priority, user=user))
+    return out
+
+
+def driver_for(requests: list[Request], spare: int, size: int, limits: dict[str, Any], host: int) -> Driver:
+    """The pool is just large enough for the largest request, and a few blocks more."""
     needed = max(
-        blocks_needed(len(r.prompt), r.params, context=1000, block_size=block_size, share_prefixes=True)
-        for r in requests
+        blocks_needed(len(r.prompt), r.params, context=1000, block_size=size, share_prefixes=True) for r in requests
     )
-    config = SchedulerConfig(max_seqs, budget, watermark, policy=kind, patience=patience)
-    driver = Driver(needed + spare, block_size, config)
+    return Driver(needed + spare, size, SchedulerConfig(**limits), host)
+
+
+def play(driver: Driver, work: Work, requests: list[Request], aborts: dict[int, int]) -> None:
     left = list(zip((when for *_, when in work), requests, strict=True))
     steps = 0
     while left or driver.scheduler.has_work:
         while left and left[0][0] <= steps:
             driver.submit(left.pop(0)[1])
+        if steps in aborts:
+            driver.abort(aborts[steps])
         driver.step()
-        assert sum(s.width for s in driver.scheduler.running) <= max_seqs + 4
         steps += 1
         assert steps < 3000, "work is left and nothing ends"
-    assert driver.ended == Counter({r.request_id: r.params.width for r in requests})
-    assert driver.manager.num_free() == needed + spare
+    assert driver.manager.num_free() == driver.manager.num_blocks
+    assert driver.manager.host_free() == driver.manager._host.num_slots
     assert check(driver.sink).findings == ()
+
+
+@given(work=WORK, spare=st.integers(0, 3), block_size=st.integers(1, 4), host=st.integers(0, 9), limits=LIMITS)
+def test_whatever_is_submitted_ends(work: Work, spare: int, block_size: int, host: int, limits: dict[str, Any]) -> None:
+    """Requests come while others run; whoever gives way is computed again or comes back from the host tier."""
+    requests = made(work)
+    driver = driver_for(requests, spare, block_size, limits, host)
+    play(driver, work, requests, {})
+    assert driver.ended == Counter({r.request_id: r.params.width for r in requests})
+
+
+@given(
+    work=WORK, spare=st.integers(0, 3), block_size=st.integers(1, 4), host=st.integers(1, 9), limits=LIMITS,
+    aborts=st.dictionaries(st.integers(0, 12), st.integers(0, 6), max_size=5),
+)  # fmt: skip
+def test_a_request_may_be_aborted_wherever_it_is(
+    work: Work, spare: int, block_size: int, host: int, limits: dict[str, Any], aborts: dict[int, int]
+) -> None:
+    """Queued, in its prompt, while it decodes, in the host tier: nothing is left behind, and the others end."""
+    requests = made(work)
+    driver = driver_for(requests, spare, block_size, limits, host)
+    play(driver, work, requests, aborts)
+    for request in requests:
+        if request.request_id not in aborts.values():
+            assert driver.ended[request.request_id] == request.params.width
+
+
+def test_the_runs_above_do_swap() -> None:
+    """Four sequences over a pool for two: with room on the host nothing is computed twice."""
+    limits = {"max_seqs": 4, "max_batched_tokens": 64, "watermark": 0.0, "preemption": "swap"}
+    work: Work = [([i, i, i], 6, 1, 0, "", 0) for i in range(4)]
+    requests = made(work)
+    driver = driver_for(requests, 2, 2, limits, 64)
+    play(driver, work, requests, {})
+    assert driver.scheduler.swap_outs == driver.scheduler.preemptions > 2
+    computed = driver.sink.events[driver.sink.events["kind"] == Kind.STEP_END]["aux"].sum()
+    assert computed == sum(len(r.prompt) + r.params.max_tokens - 1 for r in requests)

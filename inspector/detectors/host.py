@@ -1,0 +1,74 @@
+"""The host tier as the events make it: who holds which slot, and what is still on its way in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvscope.inspector.detectors.records import Block, Row
+from kvscope.traces.schema import Kind
+
+if TYPE_CHECKING:
+    from kvscope.inspector.detectors.replay import Ledger
+
+
+class Arrival(NamedTuple):
+    """A block that is being filled from a host slot."""
+
+    block: int
+    gen: int
+    seq_id: int
+    lease: int
+    since: int  # its SWAP_IN event
+
+
+class HostSlots:
+    """Holders of host slots: parked sequences, and transfers by their lease. After lost events nothing is known."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.known = True
+        self.arriving: list[Arrival] = []
+        self._ledger = ledger
+        self._parked: dict[int, set[int]] = {}  # sequence -> slots
+        self._moving: dict[int, set[int]] = {}  # lease -> slots
+
+    @property
+    def used(self) -> int:
+        """Slots that somebody holds."""
+        return len(set().union(*self._parked.values(), *self._moving.values()))
+
+    def lease_of(self, row: Row) -> int:
+        """The lease of a SWAP_OUT or SWAP_IN event; -1 where nothing moves, the slot has the bytes already."""
+        detail = self._ledger.details[Kind(row.kind)].get(self._ledger.seq)
+        return detail[1] if detail is not None and len(detail) >= 2 else -1
+
+    def swap_out(self, row: Row, block: Block) -> None:
+        """A block of a sequence goes to a slot."""
+        self._parked.setdefault(row.seq_id, set()).add(row.aux)
+        lease = self.lease_of(row)
+        if lease >= 0:
+            self._moving.setdefault(lease, set()).add(row.aux)
+        block.story["swapped_out"] = self._ledger.seq
+
+    def swap_in(self, row: Row, block: Block) -> None:
+        """A block is filled from a slot: it counts as written, as the target of a copy does."""
+        lease, size = self.lease_of(row), self._ledger.block_size
+        self.arriving.append(Arrival(block.id, row.gen, row.seq_id, lease, self._ledger.seq))
+        self._moving.setdefault(lease, set()).add(row.aux)
+        if 0 < row.fill <= size:
+            block.written |= (1 << row.fill) - 1
+            self._ledger.ever_written[block.id] |= (1 << row.fill) - 1
+        block.story["swapped_in"] = self._ledger.seq
+
+    def left(self, seq_id: int) -> None:
+        """The sequence is back on the device, or has ended."""
+        self._parked.pop(seq_id, None)
+
+    def unleased(self, lease: int) -> None:
+        """The transfer under this lease has run."""
+        if self._moving.pop(lease, None) is not None:
+            self.arriving = [arrival for arrival in self.arriving if arrival.lease != lease]
+
+    def lose(self) -> None:
+        """Events were lost."""
+        self.known = False
+        self.arriving, self._parked, self._moving = [], {}, {}
