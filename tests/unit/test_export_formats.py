@@ -1,4 +1,4 @@
-"""Exports, read back by other tools' own readers: Perfetto's protos, pyarrow, csv, and what InferLens asks of a file."""
+"""Exports, read back by other tools' own readers: Perfetto's protos, pyarrow, csv, and what InferLens asks."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def test_perfetto_shows_findings_and_only_findings(traces: dict[str, Any]) -> No
 def test_perfetto_of_odd_times_and_of_nothing() -> None:
     trace = HandTrace(num_blocks=4, block_size=4)
     assert perfetto(trace)[1] == {}
-    trace.event(Kind.SUBMIT, seq_id=7, aux=3, t_ns=500).alloc(0, seq_id=7, t_ns=-90).event(Kind.ADMIT, seq_id=7, t_ns=40)
+    trace.event(Kind.SUBMIT, seq_id=7, aux=3, t_ns=500).alloc(0, seq_id=7, t_ns=-90).event(
+        Kind.ADMIT, seq_id=7, t_ns=40
+    )
     _, tracks = perfetto(trace)
     assert min(p.timestamp for events in tracks.values() for p in events) == 500
 
@@ -166,7 +168,7 @@ def test_csv_reads_back_and_names_no_formula() -> None:
     assert rows[2]["details"] == "needed=3 free=1 evictable=0"
     texts = [row[name] for row in rows for name in ("kind", "reason", "sequence", "actor", "site", "details")]
     assert not any(text.startswith(("=", "+", "-", "@", "\t", "\r")) for text in texts)
-    assert rows[0]["sequence"] == "'=HYPERLINK(\"http://x\")"
+    assert rows[0]["sequence"] == '\'=HYPERLINK("http://x")'
 
 
 REQUIRED = {

@@ -1,0 +1,44 @@
+"""`kvscope pack` and `kvscope unpack`: a trace folder as one file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvscope.inspector.cli._engine import say
+from kvscope.inspector.cli._files import named_after
+
+
+def pack(
+    trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
+    file: Annotated[
+        Path | None, typer.Argument(help="The file; NAME.kvpack, here, if left out.", metavar="FILE")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+) -> None:
+    """Make one file of a trace, for a bug report; every command reads it like the folder.
+
+    Example: kvscope pack run.kvtrace
+    """
+    from kvscope.traces.pack import pack as pack_trace
+
+    made = pack_trace(trace, file or named_after(trace, ".kvpack"), overwrite=overwrite)
+    say(f"{made}: {made.stat().st_size:,} bytes")
+
+
+def unpack(
+    file: Annotated[Path, typer.Argument(help="A packed trace (NAME.kvpack).", metavar="FILE")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder; NAME.kvtrace, here, if left out.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Make a trace folder of a packed trace again; nothing outside that folder is written.
+
+    Example: kvscope unpack run.kvpack again.kvtrace
+    """
+    from kvscope.traces.pack import unpack as unpack_trace
+
+    made = unpack_trace(file, folder or named_after(file, ".kvtrace"))
+    say(f"{made}: {sum(path.stat().st_size for path in made.iterdir()):,} bytes")
