@@ -1,0 +1,12 @@
+"""The vectorised twin of the detectors: rules over whole columns that a faultless history keeps, and no faulty one.
+
+    columns.py     a chunk of events as columns; details as matrices
+    runs.py        rows sorted into runs of one block or sequence; values carried along a run
+    blocks.py      the rules of a block: lives, counts, places, slots, publication
+    entries.py     table entries and leases: taken once, given back once, by the same holder
+    sequences.py   the rules of a sequence: positions written before they are read, tables, ends
+    screen.py      the chunks one after another, and what is known between them
+
+The screen may suspect what the detectors find in order; it never passes what they would report. Where it suspects
+anything, the detectors replay the trace, so a check reports the same either way.
+"""

@@ -1,0 +1,146 @@
+"""A chunk of a trace as contiguous columns, and the details of its rows as matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.inspector.source import IntArray, TraceLike
+from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
+
+# Kinds whose details the detectors look at; the others' are never read.
+DETAILED = (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS, Kind.PUBLISH, Kind.HIT)
+
+TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
+BEGINS = (Kind.ADMIT, Kind.RESUME, Kind.FORK)
+ENDS = (Kind.FINISH, Kind.ABORT, Kind.PREEMPT)
+
+
+def table(values: dict[Kind, int], default: int = 0) -> npt.NDArray[np.int8]:
+    """A 256-entry lookup table by kind."""
+    out = np.full(256, default, dtype=np.int8)
+    for kind, value in values.items():
+        out[kind] = value
+    return out
+
+
+def flags(kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
+    """A 256-entry table that picks kinds."""
+    return table(dict.fromkeys(kinds, 1)).astype(np.bool_)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The details of the rows of one kind: `at[i]` is the row of `values` of the i-th row of that kind, -1 for none."""
+
+    at: IntArray
+    values: npt.NDArray[np.int64]
+
+
+class DetailTables:
+    """The details of a whole trace, one matrix per kind that detectors look at.
+
+    `ragged` is set when a row has more or fewer values than its kind's fields.
+    """
+
+    def __init__(self, trace: TraceLike) -> None:
+        self.ragged = False
+        self._tables = {kind: self._matrix(trace, kind) for kind in DETAILED}
+
+    def _matrix(self, trace: TraceLike, kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        width = len(DETAIL_FIELDS[kind])
+        arrays = getattr(trace, "detail_arrays", None)
+        if arrays is None:
+            seqs, rows = trace.details_of(int(kind))
+            if any(len(row) != width for row in rows):
+                self.ragged = True
+                return np.empty(0, np.int64), np.empty((0, width), np.int64)
+            return np.asarray(seqs, np.int64), np.asarray(rows, np.int64).reshape(len(rows), width)
+        seqs, offsets, values = arrays(int(kind))
+        if len(seqs) and not (np.diff(offsets) == width).all():
+            self.ragged = True
+            return np.empty(0, np.int64), np.empty((0, width), np.int64)
+        return seqs, values.reshape(-1, width)
+
+    def of(self, kind: Kind, seqs: IntArray) -> Detail:
+        """The details of these rows of one kind, by their numbers (rising)."""
+        known, values = self._tables[kind]
+        if not len(known):
+            return Detail(np.full(len(seqs), -1, dtype=np.int64), values)
+        at = np.searchsorted(known, seqs)
+        found = known[np.minimum(at, len(known) - 1)] == seqs
+        return Detail(np.where(found, at, -1), values)
+
+
+class Chunk:
+    """The events [first, first + length) of a trace, as columns of their own."""
+
+    def __init__(self, events: EventArray, first: int, details: DetailTables) -> None:
+        self.first = first
+        self.length = len(events)
+        self.events = events
+        self.kind = np.ascontiguousarray(events["kind"])
+        self._details = details
+
+    def __getattr__(self, name: str) -> Any:
+        """A column by its name, made contiguous when first asked for."""
+        if name not in ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "reason"):
+            raise AttributeError(name)
+        column = np.ascontiguousarray(self.events[name])
+        if name != "aux":
+            column = column.astype(np.int64)
+        setattr(self, name, column)
+        return column
+
+    @cached_property
+    def range_lo(self) -> IntArray:
+        """`aux` as a packed range: its lower end."""
+        return np.asarray(self.aux & 0xFFFFFFFF, dtype=np.int64)
+
+    @cached_property
+    def range_hi(self) -> IntArray:
+        """`aux` as a packed range: its upper end."""
+        return np.asarray(self.aux >> 32, dtype=np.int64)
+
+    def rows(self, *kinds: Kind) -> IntArray:
+        """Local numbers of the rows of these kinds."""
+        if len(kinds) == 1:
+            return np.flatnonzero(self.kind == kinds[0])
+        return np.flatnonzero(flags(kinds)[self.kind])
+
+    def detail(self, kind: Kind) -> tuple[IntArray, Detail]:
+        """(local rows of the kind, their details)."""
+        rows = self.rows(kind)
+        return rows, self._details.of(kind, rows + self.first)
+
+    @cached_property
+    def copies(self) -> IntArray:
+        """Per row the slots that its COW copies; -1 where it is no COW, or its details do not say."""
+        out = np.full(self.length, -1, dtype=np.int64)
+        rows, detail = self.detail(Kind.COW)
+        whole = detail.at >= 0
+        values = detail.values[detail.at[whole]]
+        out[rows[whole]] = np.where(values[:, 2] == 0, values[:, 3], -1)
+        return out
+
+    @cached_property
+    def starts_copy(self) -> npt.NDArray[np.bool_]:
+        """Whether the row is the ALLOC of a copy-on-write: ALLOC, LEASE of the source, COW."""
+        out = np.zeros(self.length, dtype=np.bool_)
+        rows = self.rows(Kind.COW)
+        rows = rows[rows >= 2]
+        same = self.kind[rows - 2] == Kind.ALLOC
+        for name in ("block", "gen", "seq_id", "lblock"):
+            column = getattr(self, name)
+            same &= column[rows] == column[rows - 2]
+        out[rows[same] - 2] = True
+        return out
+
+
+# What a row adds to the number of table entries.
+ENTRY_SIGN = table(dict.fromkeys(TAKES, 1) | {Kind.RELEASE: -1})

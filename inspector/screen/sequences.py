@@ -1,0 +1,159 @@
+"""The rules of a sequence: what it reads was written before, its table is the worker's, it ends with nothing left."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.inspector.screen.columns import BEGINS, ENDS, ENTRY_SIGN, TAKES, Chunk, flags, table
+from kvscope.inspector.screen.entries import EntryPass
+from kvscope.inspector.screen.runs import Runs, sorted_rows
+from kvscope.inspector.source import IntArray
+from kvscope.traces.schema import Kind, Reason
+
+_KINDS = flags((*TAKES, *BEGINS, *ENDS, Kind.RELEASE, Kind.WRITE, Kind.SCHED, Kind.TRUNCATE, Kind.COW))
+_BEGINS, _RESETS = flags(BEGINS), flags((*BEGINS, *ENDS, Kind.TRUNCATE, Kind.COW))
+_OVER = table(dict.fromkeys(BEGINS, 0) | dict.fromkeys(ENDS, 1), -1)
+_ENDS = flags(ENDS)
+_MOST = 1 << 40  # positions
+
+
+class SequenceStates:
+    """What is known of every sequence between two chunks: one element per sequence id."""
+
+    def __init__(self, count: int) -> None:
+        self.reach = np.zeros(count, dtype=np.int64)  # positions below are written, as far as the table holds them
+        self.entries = np.zeros(count, dtype=np.int64)
+        self.digest = np.zeros(count, dtype=np.uint64)
+        self.over = np.zeros(count, dtype=np.int8)
+        self.sched_seq = np.full(count, -1, dtype=np.int64)
+        self.sched_step = np.full(count, -1, dtype=np.int64)
+
+
+def mixed_words(block: IntArray, gen: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
+    """The words that table entries add to `schema.table_digest`."""
+    x = block.astype(np.uint64) | gen.astype(np.uint64) << np.uint64(32)
+    x ^= (lblock + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+
+
+class SequencePass:
+    """The rows of a chunk sorted by sequence."""
+
+    def __init__(
+        self, chunk: Chunk, states: SequenceStates, entries: EntryPass, block_size: int, suspects: dict[str, IntArray]
+    ) -> None:
+        self.chunk, self.states, self.pass_of_entries, self.block_size = chunk, states, entries, block_size
+        self.suspects = suspects
+        rows = np.flatnonzero(_KINDS[chunk.kind])
+        seq_id = chunk.seq_id[rows]
+        outside = (seq_id < 0) | (seq_id >= len(states.reach))
+        self._suspect("sequence exists", rows[outside])
+        keys, self.rows = sorted_rows(seq_id[~outside], rows[~outside])
+        self.runs = Runs(keys)
+        self.kind = chunk.kind[self.rows]
+        # Per chunk row, for the pool: words and entries that tables gain, entries of sequences that are over.
+        self.words = np.zeros(chunk.length, dtype=np.uint64)
+        self.left_over = np.zeros(chunk.length, dtype=np.int64)
+        self.used = np.zeros(chunk.length, dtype=np.int64)
+
+    def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
+        return self.kind == kind
+
+    def column(self, name: str) -> IntArray:
+        out: IntArray = getattr(self.chunk, name)[self.rows]
+        return out
+
+    def _suspect(self, rule: str, rows: IntArray) -> None:
+        if len(rows):
+            self.suspects[rule] = rows
+
+    def must(self, rule: str, kept: npt.NDArray[np.bool_]) -> None:
+        """Every row keeps the rule."""
+        self._suspect(rule, self.rows[~kept])
+
+    def positions(self, written_of: IntArray) -> None:
+        """Positions are written in order and never claimed twice; a step reads what is written.
+
+        Args:
+            written_of: per chunk row the slots written of its block, after the row.
+        """
+        runs, states, chunk, size, kind = self.runs, self.states, self.chunk, self.block_size, self.kind
+        write, sched, truncate = self.is_(Kind.WRITE), self.is_(Kind.SCHED), self.is_(Kind.TRUNCATE)
+        copy, alloc = self.is_(Kind.COW), self.is_(Kind.ALLOC)
+        joins = self.is_(Kind.SHARE) | self.is_(Kind.HIT)
+        base, aux = self.column("lblock") * size, self.column("aux")
+        lo, hi = chunk.range_lo[self.rows], chunk.range_hi[self.rows]
+        joined, copied = base + written_of[self.rows], base + chunk.copies[self.rows]
+        ext = np.where(write, base + hi, np.where(joins, joined, np.where(truncate, aux, np.where(copy, copied, 0))))
+        placed = write | copy | (ENTRY_SIGN[kind] != 0)
+        self.must("positions", (~placed | (base >= 0)) & (ext >= 0) & (ext < _MOST))
+        resets = _RESETS[kind]
+        reach = runs.greatest(ext.clip(0, _MOST - 1), resets, states.reach)
+        before = runs.before(reach, states.reach)
+        runs.keep(reach, states.reach)
+
+        self.must("written in order", ~write | (base + lo <= before))
+        fresh = np.zeros(len(kind), dtype=np.bool_)  # the row follows the one that began its sequence
+        fresh[1:] = _BEGINS[kind[:-1]] & ~runs.first[1:]
+        full = joined == base + size
+        self.must("joined in order", ~joins | (((before >= base) | fresh) & (full | (before <= joined))))
+        self.must("truncate", ~truncate | ((aux >= 0) & (aux <= before)))
+        self.must("read before written", ~sched | ((lo >= 0) & (lo <= hi) & (hi <= before)))
+        self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base >= before))
+        self.must("copied in order", ~copy | (before >= base))
+        gone = self.is_(Kind.RELEASE) & self.pass_of_entries.current[self.rows]
+        self.must("still needed", ~gone | (before <= base) | (self.column("reason") == Reason.WINDOW))
+
+    def tables(self) -> None:
+        """The worker's table is the one that the events make; a sequence begins with an empty one."""
+        runs, states, chunk, kind = self.runs, self.states, self.chunk, self.kind
+        sign = ENTRY_SIGN[kind].astype(np.int64)
+        touching = np.flatnonzero(sign)
+        words = np.zeros(len(kind), dtype=np.uint64)
+        rows = self.rows[touching]
+        found = mixed_words(chunk.block[rows], chunk.gen[rows], chunk.lblock[rows])
+        words[touching] = np.where(sign[touching] > 0, found, np.uint64(0) - found)
+        self.words[self.rows] = words
+        entries = runs.running(sign, states.entries)
+        digest = runs.running(words, states.digest)
+        self.must("begins empty", ~_BEGINS[kind] | (entries == 0))
+        sched, detail = chunk.detail(Kind.SCHED)
+        made = np.zeros((chunk.length, 2), dtype=np.int64)
+        at = np.flatnonzero(self.is_(Kind.SCHED))
+        made[self.rows[at], 0], made[self.rows[at], 1] = digest[at].view(np.int64), entries[at]
+        whole = detail.at >= 0
+        told = detail.values[detail.at[whole]]
+        self._suspect("table", sched[whole][(made[sched[whole]] != told).any(axis=1)])
+        runs.keep(digest, states.digest)
+        self._ends(sign, entries)
+        runs.keep(entries, states.entries)
+
+    def _ends(self, sign: IntArray, entries: IntArray) -> None:
+        """How many entries sequences that are over still hold."""
+        runs, states, kind = self.runs, self.states, self.kind
+        said = _OVER[kind]
+        over = runs.filled(said, said >= 0, states.over)
+        before = runs.before(over, states.over)
+        moves = np.where(over == 1, np.where(before == 1, sign, entries), 0)
+        self.left_over[self.rows] = moves
+        runs.keep(over, states.over)
+
+    def steps(self, begun: IntArray) -> None:
+        """Which step used what a sequence gives back.
+
+        Args:
+            begun: per chunk row the ordinal of the last step that began.
+        """
+        runs, states, chunk = self.runs, self.states, self.chunk
+        sched = self.is_(Kind.SCHED)
+        seq = runs.filled(self.rows + chunk.first, sched, states.sched_seq)
+        step = runs.filled(begun[self.rows], sched, states.sched_step)
+        release = self.is_(Kind.RELEASE)
+        rows = self.rows[release]
+        since = self.pass_of_entries.since[rows]
+        self.used[rows] = np.where((since >= 0) & (since < seq[release]), step[release] + 1, 0)
+        runs.keep(seq, states.sched_seq)
+        runs.keep(step, states.sched_step)
