@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,17 @@ class Frozen:
         self.facts, self.warnings = tuple(usable(trace.facts)), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
         self.detail, self.details_of = trace.detail, trace.details_of
+        self._trace = trace
+
+    def detail_arrays(self, kind: int) -> tuple[IntArray, IntArray, IntArray]:
+        """(seqs, offsets, values) of the details of a kind: those of `seqs[i]` are `values[offsets[i]:offsets[i+1]]`."""
+        if hasattr(self._trace, "detail_arrays"):
+            found: tuple[IntArray, IntArray, IntArray] = self._trace.detail_arrays(kind)
+            return found
+        seqs, rows = self.details_of(kind)
+        offsets = np.cumsum([0, *map(len, rows)])
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(offsets[-1]))
+        return np.asarray(seqs, np.int64), offsets, values
 
 
 def most_blocks(num_blocks: int, events: EventArray) -> int:

@@ -65,6 +65,30 @@ class DetailStore:
             return None
         return tuple(values[offsets[at] : offsets[at + 1]].tolist())
 
+    def arrays(self) -> DetailColumn:
+        """(seqs rising, offsets, values) of all details; those of `seqs[i]` are `values[offsets[i]:offsets[i + 1]]`."""
+        self._merge()
+        empty = np.empty(0, np.int64)
+        seqs, offsets, values = self._parts[0] if self._parts else (empty, np.zeros(1, np.int64), empty)
+        beside = self._extra | self._late
+        if not beside:
+            return seqs, offsets, values
+        keys = np.sort(np.fromiter(beside, np.int64))
+        rows = [np.asarray(beside[seq], np.int64) for seq in keys.tolist()]
+        kept = ~np.isin(seqs, keys)
+        lengths = np.concatenate([np.diff(offsets)[kept], np.asarray([len(row) for row in rows], np.int64)])
+        values = np.concatenate([values[np.repeat(kept, np.diff(offsets))], *rows])
+        seqs = np.concatenate([seqs[kept], keys])
+        return _picked(seqs, np.append(0, np.cumsum(lengths)), values, np.argsort(seqs, kind="stable"))
+
+    def of(self, wanted: npt.NDArray[np.int64]) -> DetailColumn:
+        """`arrays` of the events `wanted` (rising) that have details."""
+        seqs, offsets, values = self.arrays()
+        if not len(seqs) or not len(wanted):
+            return np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(seqs, wanted), len(seqs) - 1)
+        return _picked(seqs, offsets, values, at[seqs[at] == wanted])
+
     def _merge(self) -> None:
         if len(self._parts) < 2:
             return
@@ -77,3 +101,14 @@ class DetailStore:
                 np.concatenate([part[2] for part in self._parts]),
             )
         ]
+
+
+def _picked(
+    seqs: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+) -> DetailColumn:  # fmt: skip
+    """The details of these rows, in this order."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    ends = np.cumsum(lengths)
+    inside = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return seqs[rows], np.append(0, ends), values[np.repeat(offsets[rows], lengths) + inside]

@@ -6,6 +6,7 @@ Whatever is whole is used. What is torn, flipped or missing becomes a gap in `se
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,13 @@ class TraceReader:
 
     def details_of(self, kind: int) -> Details:
         """(seqs, values) of every row of a kind that has details, in seq order."""
-        seqs = self._details.seqs()
-        at = np.searchsorted(self.seqs, seqs)
-        inside = at < self._count
-        inside[inside] &= self.seqs[at[inside]] == seqs[inside]
-        inside[inside] &= self.events["kind"][at[inside]] == kind
-        return seqs[inside], [self._details.get(seq) or () for seq in seqs[inside].tolist()]
+        seqs, offsets, values = self.detail_arrays(kind)
+        flat, ends = values.tolist(), offsets.tolist()
+        return seqs, [tuple(flat[lo:hi]) for lo, hi in itertools.pairwise(ends)]
+
+    def detail_arrays(self, kind: int) -> DetailColumn:
+        """`details_of` without a Python object per row: (seqs, offsets, values)."""
+        return self._details.of(self.seqs[self.events["kind"] == kind])
 
     def details_between(self, lo: int, hi: int) -> DetailColumn:
         """(seqs, offsets, values) of the details of all rows from seq `lo` to below `hi`, flat: for bulk readers."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray, TraceLike
+from kvscope.inspector.source import Frozen, IntArray
 from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
 
 # Kinds whose details the detectors look at; the others' are never read.
@@ -48,20 +48,13 @@ class DetailTables:
     `ragged` is set when a row has more or fewer values than its kind's fields.
     """
 
-    def __init__(self, trace: TraceLike) -> None:
+    def __init__(self, trace: Frozen) -> None:
         self.ragged = False
         self._tables = {kind: self._matrix(trace, kind) for kind in DETAILED}
 
-    def _matrix(self, trace: TraceLike, kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def _matrix(self, trace: Frozen, kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
         width = len(DETAIL_FIELDS[kind])
-        arrays = getattr(trace, "detail_arrays", None)
-        if arrays is None:
-            seqs, rows = trace.details_of(int(kind))
-            if any(len(row) != width for row in rows):
-                self.ragged = True
-                return np.empty(0, np.int64), np.empty((0, width), np.int64)
-            return np.asarray(seqs, np.int64), np.asarray(rows, np.int64).reshape(len(rows), width)
-        seqs, offsets, values = arrays(int(kind))
+        seqs, offsets, values = trace.detail_arrays(int(kind))
         if len(seqs) and not (np.diff(offsets) == width).all():
             self.ragged = True
             return np.empty(0, np.int64), np.empty((0, width), np.int64)

@@ -19,7 +19,7 @@ from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, fl
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
 from kvscope.inspector.screen.runs import ROW_BITS
 from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
-from kvscope.inspector.source import IntArray, TraceLike, gap_rows
+from kvscope.inspector.source import Frozen, IntArray, gap_rows
 from kvscope.traces.schema import EventArray, Kind
 
 CHUNK = 1 << 16
@@ -44,7 +44,7 @@ class Screened:
         return not self.suspects
 
 
-def screen(trace: TraceLike) -> Screened:
+def screen(trace: Frozen) -> Screened:
     """Look at a whole trace; stops at the end of the first chunk with a suspect."""
     events = trace.events
     if gap_rows(trace):
