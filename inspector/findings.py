@@ -129,15 +129,18 @@ class FindingGroup:
     others: tuple[Finding, ...]
 
 
-def check(trace: TraceLike, *, only: Iterable[str] | None = None) -> CheckResult:
-    """Replay the ledger of a trace and report every broken rule.
+def check(trace: TraceLike, *, only: Iterable[str] | None = None, replay: bool = False) -> CheckResult:
+    """Judge the ledger of a trace and report every broken rule.
+
+    A vectorised screen looks first; a trace that it suspects is replayed event by event.
 
     Args:
         only: names of detectors to run (`OWN REF FREE CONS GEN ...`), all by default.
+        replay: replay in any case; what is reported is the same.
     """
     from kvscope.inspector.detectors import run_detectors
 
-    return run_detectors(trace, only=only)
+    return run_detectors(trace, only=only, replay=replay)
 
 
 def group(findings: Iterable[Finding], trace: TraceLike) -> list[FindingGroup]:

@@ -33,7 +33,7 @@ class Frozen:
         self._trace = trace
 
     def detail_arrays(self, kind: int) -> tuple[IntArray, IntArray, IntArray]:
-        """(seqs, offsets, values) of the details of a kind: those of `seqs[i]` are `values[offsets[i]:offsets[i+1]]`."""
+        """(seqs, offsets, values) of a kind's details; those of `seqs[i]` are `values[offsets[i] : offsets[i + 1]]`."""
         if hasattr(self._trace, "detail_arrays"):
             found: tuple[IntArray, IntArray, IntArray] = self._trace.detail_arrays(kind)
             return found

@@ -15,20 +15,24 @@ class DetailStore:
         self._parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
         self._extra: dict[int, tuple[int, ...]] = {}
         self._late: dict[int, tuple[int, ...]] = {}
+        self._all: DetailColumn | None = None  # `arrays` as they are until more is added
 
     def add(self, first_seq: int, column: DetailColumn) -> None:
         """The details of a sealed batch; batches come in seq order."""
         positions, offsets, values = column
         if len(positions):
             self._parts.append((positions + first_seq, offsets, values))
+            self._all = None
 
     def set_hot(self, details: dict[int, tuple[int, ...]], sealed_end: int) -> None:
         """The details in the hot tail now, of rows from `sealed_end` on, in place of earlier ones."""
+        self._all = None
         self._extra = {seq: values for seq, values in details.items() if seq >= sealed_end}
 
     def add_late(self, details: dict[int, tuple[int, ...]]) -> None:
         """More details from the late stream."""
         self._late.update(details)
+        self._all = None
 
     def seqs(self) -> npt.NDArray[np.int64]:
         """All seqs that have details, rising."""
@@ -67,19 +71,13 @@ class DetailStore:
 
     def arrays(self) -> DetailColumn:
         """(seqs rising, offsets, values) of all details; those of `seqs[i]` are `values[offsets[i]:offsets[i + 1]]`."""
-        self._merge()
-        empty = np.empty(0, np.int64)
-        seqs, offsets, values = self._parts[0] if self._parts else (empty, np.zeros(1, np.int64), empty)
-        beside = self._extra | self._late
-        if not beside:
-            return seqs, offsets, values
-        keys = np.sort(np.fromiter(beside, np.int64))
-        rows = [np.asarray(beside[seq], np.int64) for seq in keys.tolist()]
-        kept = ~np.isin(seqs, keys)
-        lengths = np.concatenate([np.diff(offsets)[kept], np.asarray([len(row) for row in rows], np.int64)])
-        values = np.concatenate([values[np.repeat(kept, np.diff(offsets))], *rows])
-        seqs = np.concatenate([seqs[kept], keys])
-        return _picked(seqs, np.append(0, np.cumsum(lengths)), values, np.argsort(seqs, kind="stable"))
+        if self._all is None:
+            self._merge()
+            empty = np.empty(0, np.int64)
+            sealed = self._parts[0] if self._parts else (empty, np.zeros(1, np.int64), empty)
+            beside = self._extra | self._late
+            self._all = _overlaid(*sealed, beside) if beside else sealed
+        return self._all
 
     def of(self, wanted: npt.NDArray[np.int64]) -> DetailColumn:
         """`arrays` of the events `wanted` (rising) that have details."""
@@ -103,6 +101,20 @@ class DetailStore:
         ]
 
 
+def _overlaid(
+    seqs: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64],
+    beside: dict[int, tuple[int, ...]],
+) -> DetailColumn:  # fmt: skip
+    """These details with those in `beside` added, or in their place."""
+    keys = np.sort(np.fromiter(beside, np.int64))
+    rows = [np.asarray(beside[seq], np.int64) for seq in keys.tolist()]
+    kept = ~np.isin(seqs, keys)
+    lengths = np.concatenate([np.diff(offsets)[kept], np.asarray([len(row) for row in rows], np.int64)])
+    values = np.concatenate([values[np.repeat(kept, np.diff(offsets))], *rows])
+    seqs = np.concatenate([seqs[kept], keys])
+    return _picked(seqs, np.append(0, np.cumsum(lengths)), values, np.argsort(seqs, kind="stable"))
+
+
 def _picked(
     seqs: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
@@ -110,5 +122,8 @@ def _picked(
     """The details of these rows, in this order."""
     lengths = offsets[rows + 1] - offsets[rows]
     ends = np.cumsum(lengths)
+    if len(rows) and lengths[0] == lengths[-1] and (lengths == lengths[0]).all():
+        at = offsets[rows][:, None] + np.arange(lengths[0])
+        return seqs[rows], np.append(0, ends), values[at.ravel()]
     inside = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
     return seqs[rows], np.append(0, ends), values[np.repeat(offsets[rows], lengths) + inside]

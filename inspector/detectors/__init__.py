@@ -1,5 +1,7 @@
 """Detectors over a replay of the ledger: who they are, and running them over a trace.
 
+The screen (inspector/screen) answers for all of them at once on a trace without faults; what it suspects is replayed.
+
 replay.py    the ledger: blocks, tables and steps as the events make them
 ledger.py    OWN REF FREE CONS     who holds what
 life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
@@ -12,13 +14,15 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvscope.errors import UsageError
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.base import Detector
     from kvscope.inspector.detectors.replay import Ledger
-    from kvscope.inspector.findings import CheckResult
-    from kvscope.inspector.source import TraceLike
+    from kvscope.inspector.findings import CheckResult, Finding
+    from kvscope.inspector.source import Frozen, TraceLike
 
 _CHUNK = 65_536  # events that stand in memory as Python ints at once
 
@@ -38,15 +42,17 @@ def detector_types() -> dict[str, type[Detector]]:
     return {c.name: c for c in classes}
 
 
-def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> CheckResult:
-    """Replay a trace under the detectors.
+def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay: bool = False) -> CheckResult:
+    """Check a trace under the detectors: by the vectorised screen, and event by event where that suspects anything.
+
+    Args:
+        replay: go through all events in any case; the result is the same.
 
     Raises:
         UsageError: `only` names a detector that does not exist.
     """
-    from kvscope.inspector.detectors.replay import Ledger
-    from kvscope.inspector.findings import CheckResult
-    from kvscope.inspector.source import frozen, gap_rows
+    from kvscope.inspector.screen.screen import screen
+    from kvscope.inspector.source import frozen
 
     started = time.perf_counter()
     types = detector_types()
@@ -55,20 +61,52 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None) -> Che
     if unknown:
         raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
     trace = frozen(trace)
+    if not replay:
+        screened = screen(trace)
+        if screened.clean:
+            return _result(trace, wanted, (), screened.blocks, screened.slots, _unclosed(trace), started)
+    return _replayed(trace, wanted, started)
+
+
+def _replayed(trace: Frozen, wanted: list[str], started: float) -> CheckResult:
+    from kvscope.inspector.detectors.replay import Ledger
+    from kvscope.inspector.source import gap_rows
+
     ledger = Ledger(trace)
+    types = detector_types()
     detectors = [types[name](ledger) for name in wanted]
     gaps = gap_rows(trace)
     _replay(ledger, detectors, {row for row, _ in gaps})
-    kinds = set(trace.events["kind"].tolist())
-    idle = {d.name: " ".join(k.name for k in d.handlers()) for d in detectors if not kinds & set(d.handlers())}
+    slots = sum(bits.bit_count() for bits in ledger.ever_written.values())
+    return _result(
+        trace, wanted, ledger.findings, len(ledger.touched), slots, (*_notes(ledger, gaps), *_unclosed(trace)), started
+    )
+
+
+def _result(
+    trace: Frozen,
+    wanted: list[str],
+    findings: Iterable[Finding],
+    blocks: int,
+    slots: int,
+    notes: tuple[str, ...],
+    started: float,
+) -> CheckResult:
+    from kvscope.inspector.findings import CheckResult
+
+    types = detector_types()
+    present = np.bincount(trace.events["kind"], minlength=256).astype(np.bool_)
+    idle = {name: types[name].kinds() for name in wanted if not present[list(types[name].kinds())].any()}
     return CheckResult(
-        findings=tuple(sorted(ledger.findings, key=lambda f: (f.seq, f.code))),
+        findings=tuple(sorted(findings, key=lambda f: (f.seq, f.code))),
         events=len(trace.events),
-        blocks=len(ledger.touched),
-        slots=sum(bits.bit_count() for bits in ledger.ever_written.values()),
-        detectors=tuple(d.name for d in detectors if d.name not in idle),
-        idle=tuple((name, f"the trace has no {kinds_wanted} events") for name, kinds_wanted in idle.items()),
-        notes=_notes(trace, ledger, gaps),
+        blocks=blocks,
+        slots=slots,
+        detectors=tuple(name for name in wanted if name not in idle),
+        idle=tuple(
+            (name, f"the trace has no {' '.join(k.name for k in kinds)} events") for name, kinds in idle.items()
+        ),
+        notes=notes,
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -116,7 +154,7 @@ def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> 
         detector.finish()
 
 
-def _notes(trace: TraceLike, ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
+def _notes(ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
     notes = []
     if ledger.not_kept:
         notes.append(
@@ -130,8 +168,10 @@ def _notes(trace: TraceLike, ledger: Ledger, gaps: list[tuple[int, int]]) -> tup
             f"{ledger.unknown_blocks} of {ledger.num_blocks} blocks are still unknown at the end, and which steps were "
             "open is not judged after the first of them"
         )
-    if not trace.clean:
-        notes.append(
-            "the trace was not closed by its writer: blocks that living sequences hold are not counted as leaks"
-        )
     return tuple(notes)
+
+
+def _unclosed(trace: Frozen) -> tuple[str, ...]:
+    if trace.clean:
+        return ()
+    return ("the trace was not closed by its writer: blocks that living sequences hold are not counted as leaks",)

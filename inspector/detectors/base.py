@@ -20,10 +20,14 @@ class Detector:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    def handlers(self) -> dict[Kind, Handler]:
+    @classmethod
+    def kinds(cls) -> tuple[Kind, ...]:
         """The kinds it looks at."""
-        methods = {kind: getattr(self, f"on_{kind.name.lower()}", None) for kind in Kind}
-        return {kind: method for kind, method in methods.items() if method is not None}
+        return tuple(kind for kind in Kind if hasattr(cls, f"on_{kind.name.lower()}"))
+
+    def handlers(self) -> dict[Kind, Handler]:
+        """What it does with an event of each of them."""
+        return {kind: getattr(self, f"on_{kind.name.lower()}") for kind in self.kinds()}
 
     def finish(self) -> None:
         """All events have been seen."""

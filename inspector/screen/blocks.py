@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +21,7 @@ _DELTA = table({Kind.ALLOC: 1, Kind.SHARE: 1, Kind.HIT: 1, Kind.LEASE: 1, Kind.R
 _LEASES = table({Kind.LEASE: 1, Kind.UNLEASE: -1})
 _COUNTED = flags(
     (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.LEASE, Kind.RELEASE, Kind.UNLEASE, Kind.WRITE)
-)  # rows that say a count before and after
+)  # these must say a count before and after; others may
 _PLACE = table(
     {
         Kind.ALLOC: HELD, Kind.SHARE: HELD, Kind.HIT: HELD, Kind.RELEASE: HELD, Kind.UNLEASE: HELD, Kind.FREE: FREE,
@@ -39,7 +41,7 @@ class BlockStates:
     """What is known of every block between two chunks: one element per block."""
 
     def __init__(self, num_blocks: int) -> None:
-        def zeros(dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        def zeros(dtype: npt.DTypeLike) -> npt.NDArray[Any]:
             return np.zeros(num_blocks, dtype=dtype)
 
         self.gen = zeros(np.int64)
@@ -83,7 +85,7 @@ class BlockPass:
         self.change = np.zeros((2, chunk.length), dtype=np.int64)  # blocks by state, packed; see `counts`
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
-        return self.kind == kind
+        return np.asarray(self.kind == kind)
 
     def column(self, name: str) -> IntArray:
         out: IntArray = getattr(self.chunk, name)[self.rows]
@@ -111,9 +113,9 @@ class BlockPass:
         delta = _DELTA[self.kind].astype(np.int64)
         self.ref = runs.running(delta, states.ref)
         self.ref_before = self.ref - delta
-        counted = _COUNTED[self.kind]
-        told = (self.column("ref_before") == self.ref_before) & (self.column("ref_after") == self.ref)
-        self.must("count", ~counted | (told & (self.ref >= 0)))
+        told_before, told = self.column("ref_before"), self.column("ref_after")
+        silent = (told < 0) & (told_before < 0) & ~_COUNTED[self.kind]
+        self.must("count", silent | ((told_before == self.ref_before) & (told == self.ref) & (self.ref >= 0)))
         self.leases = runs.running(_LEASES[self.kind].astype(np.int64), states.leases)
         self.entries = self.ref - self.leases
         self.must("holders", (self.leases >= 0) & (self.entries >= 0))
@@ -139,6 +141,7 @@ class BlockPass:
             ((Kind.ALLOC,), unheld & (place == FREE) & ~published),
             ((Kind.SHARE, Kind.PUBLISH), ~unheld),
             ((Kind.HIT,), published & (place == HELD)),
+            ((Kind.LEASE,), (published | ~unheld) & (place == HELD)),
             ((Kind.FREE, Kind.QUARANTINE), unheld & (place == HELD)),
             ((Kind.SETTLE,), unheld & (place == QUARANTINED)),
             ((Kind.EVICT,), unheld),

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import Frozen, IntArray
-from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
+from kvscope.traces.schema import EventArray, Kind
 
-# Kinds whose details the detectors look at; the others' are never read.
-DETAILED = (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS, Kind.PUBLISH, Kind.HIT)
+# Kinds whose details the detectors look at, and how many values of each; the others' are never read.
+DETAILED = {Kind.SCHED: 2, Kind.COW: 4, Kind.LEASE: 2, Kind.WITNESS: 8, Kind.PUBLISH: 4, Kind.HIT: 4}
+_EXACT = (Kind.PUBLISH, Kind.HIT)  # compared as a whole
 
 TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
 BEGINS = (Kind.ADMIT, Kind.RESUME, Kind.FORK)
@@ -45,7 +46,7 @@ class Detail:
 class DetailTables:
     """The details of a whole trace, one matrix per kind that detectors look at.
 
-    `ragged` is set when a row has more or fewer values than its kind's fields.
+    `ragged` is set when a row has fewer values than are looked at.
     """
 
     def __init__(self, trace: Frozen) -> None:
@@ -53,12 +54,15 @@ class DetailTables:
         self._tables = {kind: self._matrix(trace, kind) for kind in DETAILED}
 
     def _matrix(self, trace: Frozen, kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
-        width = len(DETAIL_FIELDS[kind])
+        width = DETAILED[kind]
         seqs, offsets, values = trace.detail_arrays(int(kind))
-        if len(seqs) and not (np.diff(offsets) == width).all():
+        lengths = np.diff(offsets)
+        if (lengths == width).all():
+            return seqs, values.reshape(-1, width)
+        if kind in _EXACT or not (lengths >= width).all():
             self.ragged = True
             return np.empty(0, np.int64), np.empty((0, width), np.int64)
-        return seqs, values.reshape(-1, width)
+        return seqs, values[offsets[:-1, None] + np.arange(width)]
 
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""

@@ -90,7 +90,7 @@ class EntryPass:
         at = np.concatenate([one, two])
         at = at[at >= 0]
         at = at[np.argsort(self.number[at])]
-        return Entries(*(self.columns[name][at] for name in _NAMES), self.number[at])
+        return Entries(**{name: self.columns[name][at] for name in _NAMES}, since=self.number[at])
 
 
 def _order(seq_id: IntArray, lblock: IntArray) -> IntArray:
@@ -107,23 +107,21 @@ def _order(seq_id: IntArray, lblock: IntArray) -> IntArray:
 
 @dataclass
 class Leases:
-    """Leases that are held between two chunks: lease id -> (block, life)."""
+    """Leases that are held between two chunks: (lease id, block) -> life."""
 
-    held: dict[int, tuple[int, int]]
+    held: dict[tuple[int, int], int]
 
     def check(self, chunk: Chunk, suspects: dict[str, IntArray]) -> None:
-        """A lease id is held once at a time, and ends on the block and life that it began on."""
+        """A lease holds a block once at a time, and ends on the life that it began on."""
         rows = chunk.rows(Kind.LEASE, Kind.UNLEASE)
-        if not len(rows):
-            return
         bad = []
         columns = (rows, chunk.kind[rows], chunk.aux[rows], chunk.block[rows], chunk.gen[rows])
         for row, kind, lease, block, gen in zip(*(c.tolist() for c in columns), strict=True):
             if kind == Kind.LEASE:
-                if lease in self.held:
+                if (lease, block) in self.held:
                     bad.append(row)
-                self.held[lease] = (block, gen)
-            elif self.held.pop(lease, None) != (block, gen):
+                self.held[lease, block] = gen
+            elif self.held.pop((lease, block), None) != gen:
                 bad.append(row)
         if bad:
             suspects["lease id"] = np.asarray(bad, dtype=np.int64)

@@ -53,13 +53,13 @@ class Runs:
     def filled(self, values: Values, kept: Bools, carried: Values) -> Values:
         """The last kept value up to each row, or what the run began with."""
         at = self.last(kept)
-        return np.where(at >= 0, values[at], carried[self.keys]) if len(values) else values
+        return np.asarray(np.where(at >= 0, values[at], carried[self.keys])) if len(values) else values
 
     def running(self, moves: Values, carried: Values) -> Values:
         """Sum of `moves` up to each row, on top of what the run began with (unsigned sums wrap)."""
         total = np.cumsum(moves, dtype=moves.dtype)
         base = (total - moves)[self._start] if len(moves) else total
-        return total - base + carried[self.keys]
+        return np.asarray(total - base + carried[self.keys])
 
     def greatest(self, values: Values, resets: Bools, carried: Values) -> IntArray:
         """The greatest of `values` since the last reset (itself included), or since what the run began with.

@@ -22,7 +22,7 @@ from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
 from kvscope.traces.schema import EventArray, Kind
 
-CHUNK = 1 << 16
+CHUNK = 1 << 15
 _MOST_BLOCKS = 1 << 20
 _MOST_SEQUENCES = 1 << 24
 
@@ -131,9 +131,7 @@ class Screen:
         blocks.counts()
         self._witnesses(chunk, blocks, sequences, found)
 
-    def _witnesses(
-        self, chunk: Chunk, blocks: BlockPass, sequences: SequencePass, found: dict[str, IntArray]
-    ) -> None:
+    def _witnesses(self, chunk: Chunk, blocks: BlockPass, sequences: SequencePass, found: dict[str, IntArray]) -> None:
         """The pool's own counters at each WITNESS are those that its events make."""
         rows, detail = chunk.detail(Kind.WITNESS)
         sign = np.zeros(chunk.length, dtype=np.int64)

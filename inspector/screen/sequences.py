@@ -25,6 +25,8 @@ class SequenceStates:
         self.reach = np.zeros(count, dtype=np.int64)  # positions below are written, as far as the table holds them
         self.entries = np.zeros(count, dtype=np.int64)
         self.digest = np.zeros(count, dtype=np.uint64)
+        self.slid = np.zeros(count, dtype=np.int64)  # leading blocks given back behind an attention window
+        self.windows = False  # some sequence has given back such blocks
         self.over = np.zeros(count, dtype=np.int8)
         self.sched_seq = np.full(count, -1, dtype=np.int64)
         self.sched_step = np.full(count, -1, dtype=np.int64)
@@ -60,7 +62,7 @@ class SequencePass:
         self.used = np.zeros(chunk.length, dtype=np.int64)
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
-        return self.kind == kind
+        return np.asarray(self.kind == kind)
 
     def column(self, name: str) -> IntArray:
         out: IntArray = getattr(self.chunk, name)[self.rows]
@@ -123,13 +125,35 @@ class SequencePass:
         sched, detail = chunk.detail(Kind.SCHED)
         made = np.zeros((chunk.length, 2), dtype=np.int64)
         at = np.flatnonzero(self.is_(Kind.SCHED))
-        made[self.rows[at], 0], made[self.rows[at], 1] = digest[at].view(np.int64), entries[at]
+        made[self.rows[at], 0] = digest[at].view(np.int64)
+        made[self.rows[at], 1] = (entries + self._slid())[at]
         whole = detail.at >= 0
         told = detail.values[detail.at[whole]]
         self._suspect("table", sched[whole][(made[sched[whole]] != told).any(axis=1)])
         runs.keep(digest, states.digest)
         self._ends(sign, entries)
         runs.keep(entries, states.entries)
+
+    def _slid(self) -> IntArray:
+        """Leading logical blocks that each row's sequence has given back behind its attention window."""
+        runs, states, chunk = self.runs, self.states, self.chunk
+        behind = (chunk.kind == Kind.RELEASE) & (chunk.reason == Reason.WINDOW) & self.pass_of_entries.current
+        states.windows |= bool(behind.any())
+        if not states.windows:
+            return np.zeros(len(self.kind), dtype=np.int64)
+        slid = dict(enumerate(states.slid.tolist()))
+        said = np.full(chunk.length, -1, dtype=np.int64)
+        rows = np.flatnonzero(behind | _BEGINS[chunk.kind])
+        columns = (rows, chunk.kind[rows], chunk.seq_id[rows], chunk.lblock[rows], chunk.aux[rows])
+        for row, kind, seq_id, lblock, parent in zip(*(c.tolist() for c in columns), strict=True):
+            if kind == Kind.RELEASE:
+                slid[seq_id] = max(slid.get(seq_id, 0), lblock + 1)
+            else:
+                slid[seq_id] = slid.get(parent, 0) if kind == Kind.FORK else 0
+            said[row] = slid[seq_id]
+        out = runs.filled(said[self.rows], said[self.rows] >= 0, states.slid)
+        runs.keep(out, states.slid)
+        return np.asarray(out, dtype=np.int64)
 
     def _ends(self, sign: IntArray, entries: IntArray) -> None:
         """How many entries sequences that are over still hold."""

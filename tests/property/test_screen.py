@@ -1,0 +1,179 @@
+"""The screen and the replay are two implementations of the same rules: what the screen passes, no detector reports."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.findings import check
+from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
+from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.screen.screen import screen
+from kvscope.inspector.source import frozen
+from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.schema import Kind, Reason, pack_range
+
+
+class Altered:
+    """A recorded trace with other rows; details stay with the rows that they were given to."""
+
+    def __init__(self, trace: MemoryRecorder, keep: list[int]) -> None:
+        self.num_blocks, self.block_size, self.block_bytes = trace.num_blocks, trace.block_size, 0
+        self.events = trace.events[keep].copy()
+        self.seqs = np.arange(len(keep), dtype=np.int64)
+        self.sites, self.actors, self.facts, self.warnings = trace.sites, trace.actors, trace.facts, ()
+        self.clean, self.dropped = True, 0
+        self._details = {i: detail for i, row in enumerate(keep) if (detail := trace.detail(row)) is not None}
+
+    def detail(self, seq: int) -> tuple[int, ...] | None:
+        return self._details.get(seq)
+
+    def details_of(self, kind: int) -> Any:
+        seqs = [seq for seq in sorted(self._details) if self.events["kind"][seq] == kind]
+        return np.asarray(seqs, np.int64), [self._details[seq] for seq in seqs]
+
+
+def agree(trace: Any) -> bool:
+    """Whether the screen passes the trace; if it does, the replay must find nothing and have looked at as much."""
+    looked = screen(frozen(trace))
+    if looked.clean:
+        full = check(trace, replay=True)
+        assert full.findings == (), full.findings[0]
+        assert (looked.blocks, looked.slots) == (full.blocks, full.slots)
+        quick = check(trace)
+        assert (quick.findings, quick.detectors, quick.idle) == (full.findings, full.detectors, full.idle)
+        assert quick.notes == full.notes
+    return looked.clean
+
+
+def run(seed: int, *, fault: str | None = None, length: int = 60) -> MemoryRecorder:
+    """One random program over the block manager with a device behind it, or over a broken one."""
+    rng = random.Random(seed)
+    num_blocks, block_size = rng.randint(2, 8), rng.randint(1, 4)
+    sink = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
+    operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(length)]
+    options = {} if fault is None else {"manager": FAULTS[fault].manager(), "checked": False}
+    try:
+        DeviceRun(num_blocks, block_size, sink=sink, **options).play(operations)
+    except Exception:
+        if fault is None:
+            raise
+    return sink
+
+
+def test_runs_without_faults_pass() -> None:
+    passed = Counter(agree(run(seed)) for seed in range(80))
+    assert passed[True] >= 76, passed  # what it suspects wrongly costs a replay, so it should be rare
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_do_not_pass(name: str) -> None:
+    for seed in range(20):
+        agree(run(seed, fault=name))
+
+
+_COLUMNS = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "kind", "step")
+
+
+@given(st.integers(0, 30), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_altered_traces_do_not_pass(seed: int, rng: random.Random, changes: int) -> None:
+    """Rows dropped, doubled, swapped or changed in one column: whatever the replay reports, the screen suspects."""
+    trace = run(seed)
+    keep = list(range(len(trace.events)))
+    for _ in range(changes):
+        at = rng.randrange(len(keep))
+        how = rng.randrange(3)
+        if how == 0:
+            del keep[at]
+        elif how == 1:
+            keep.insert(rng.randrange(len(keep)), keep[at])
+        else:
+            other = min(at + 1, len(keep) - 1)
+            keep[at], keep[other] = keep[other], keep[at]
+        if not keep:
+            return
+    altered = Altered(trace, keep)
+    for _ in range(rng.randrange(3)):
+        row, name = rng.randrange(len(keep)), rng.choice(_COLUMNS)
+        value = int(altered.events[name][row]) + rng.choice((-1, 1, 1 << 32 if name == "aux" else 2))
+        altered.events[name][row] = max(value, 0) if name == "kind" else value
+    agree(altered)
+
+
+def test_every_single_dropped_or_doubled_row() -> None:
+    for seed in range(3):
+        trace = run(seed, length=40)
+        rows = list(range(len(trace.events)))
+        for at in rows:
+            agree(Altered(trace, rows[:at] + rows[at + 1 :]))
+            agree(Altered(trace, [*rows[:at], at, *rows[at:]]))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> HandTrace:
+    """Any verbs in any order: mostly nonsense, as a broken allocator would record it."""
+    trace = HandTrace(num_blocks=3, block_size=2)
+    small = st.integers(0, 2)
+    for _ in range(draw(st.integers(1, 14))):
+        block, seq_id, lblock = draw(small), draw(small), draw(st.integers(0, 1))
+        lo = draw(st.integers(0, 1))
+        verb = draw(st.sampled_from(("alloc", "share", "hit", "release", "write", "commit", "publish", "free",
+                                     "quarantine", "settle", "evict", "lease", "unlease", "copy", "done", "step",
+                                     "end", "witness", "begin", "over", "truncate")))  # fmt: skip
+        place = {"seq_id": seq_id, "lblock": lblock}
+        if verb in ("alloc", "share", "hit", "release"):
+            getattr(trace, verb)(block, **place)
+        elif verb == "write":
+            trace.write(block, lo, draw(st.integers(lo, 2)), **place)
+        elif verb in ("commit", "publish", "free", "quarantine", "settle", "evict"):
+            getattr(trace, verb)(block)
+        elif verb == "lease":
+            trace.lease(block, draw(small), 0, 2)
+        elif verb == "unlease":
+            trace.unlease(block, draw(small))
+        elif verb == "copy":
+            trace.copy_on_write(block, draw(small), lo, **place)
+        elif verb == "done":
+            trace.copy_done(block, draw(small))
+        elif verb == "step":
+            trace.event(Kind.STEP_BEGIN).event(Kind.SCHED, seq_id=seq_id, aux=pack_range(0, draw(st.integers(0, 4))))
+        elif verb == "end":
+            trace.end()
+        elif verb == "witness":
+            trace.witness(draw(small), draw(small), draw(small), 0, 0, 0, draw(small))
+        elif verb == "begin":
+            trace.event(draw(st.sampled_from((Kind.ADMIT, Kind.RESUME))), seq_id=seq_id)
+        elif verb == "over":
+            trace.event(draw(st.sampled_from((Kind.FINISH, Kind.PREEMPT))), seq_id=seq_id, reason=Reason.STOP)
+        else:
+            trace.event(Kind.TRUNCATE, seq_id=seq_id, aux=draw(st.integers(0, 4)))
+    return trace
+
+
+@given(histories())
+def test_any_history(trace: HandTrace) -> None:
+    agree(trace)
+
+
+def test_chunks_know_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut into pieces of a few rows, the answers stay the same."""
+    from kvscope.inspector.screen import screen as module
+
+    traces = [run(seed, length=120) for seed in range(15)]
+    whole = [screen(frozen(trace)) for trace in traces]
+    monkeypatch.setattr(module, "CHUNK", 40)
+    for before, trace in zip(whole, traces, strict=True):
+        again = screen(frozen(trace))
+        assert again.clean == before.clean
+        if before.clean:
+            assert again == before
+    for name in FAULTS:
+        for seed in range(4):
+            agree(run(seed, fault=name))
