@@ -34,11 +34,6 @@ class DetailStore:
         self._late.update(details)
         self._all = None
 
-    def seqs(self) -> npt.NDArray[np.int64]:
-        """All seqs that have details, rising."""
-        beside = np.fromiter((*self._extra, *self._late), np.int64)
-        return np.unique(np.concatenate([*(part[0] for part in self._parts), beside]))
-
     def between(self, lo: int, hi: int) -> DetailColumn:
         """(seqs, offsets, values) of everything that seqs from `lo` to below `hi` have; values lie flat, seq by seq."""
         self._merge()
