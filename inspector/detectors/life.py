@@ -44,7 +44,7 @@ class Gen(Detector):
                 )  # fmt: skip
 
     def on_cow(self, row: Row, block: Block) -> None:
-        source, gen, lo, hi = self.ledger.copy_of(row)
+        source, gen, lo, hi = self.ledger.copies.of(row)
         if 0 <= source < self.ledger.num_blocks:
             found = self.ledger.blocks[source]
             if self.ledger.dead(row._replace(gen=gen), found):
@@ -130,7 +130,7 @@ class Init(Detector):
             sequence.checked_to = max(sequence.checked_to, hi)
 
     def on_cow(self, row: Row, block: Block) -> None:
-        source, gen, lo, hi = self.ledger.copy_of(row)
+        source, gen, lo, hi = self.ledger.copies.of(row)
         if not 0 <= source < self.ledger.num_blocks or not 0 <= lo < hi <= self.ledger.block_size:
             return
         found = self.ledger.blocks[source]

@@ -16,9 +16,19 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from kvscope.inspector.detectors.host import HostSlots
+from kvscope.inspector.detectors.moves import Copies, HostSlots
 from kvscope.inspector.detectors.records import (
-    FREE, QUARANTINED, UNPLACED, WORD, Block, Blocks, OpenStep, PendingWrite, Row, Sequence, mixed,
+    FREE,
+    QUARANTINED,
+    UNPLACED,
+    WORD,
+    Block,
+    Blocks,
+    OpenStep,
+    PendingWrite,
+    Row,
+    Sequence,
+    mixed,
 )  # fmt: skip
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import TraceLike, details_map, rows_until, size_after
@@ -50,7 +60,7 @@ class Ledger:
         self.steps_known = True  # False after lost events: which steps are open cannot be told any more
         self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
-        self.copies: dict[tuple[int, int], tuple[int, int, int, int]] = {}  # target life -> `copy_of`, till it has run
+        self.copies = Copies(self)
         self.host = HostSlots(self)
         self.ending: set[int] = set()  # sequences that ended since tables were last compared
         self.entries = 0
@@ -110,8 +120,8 @@ class Ledger:
             Kind.ALLOC: self._alloc, Kind.SHARE: self._retain, Kind.HIT: self._retain, Kind.RELEASE: self._release,
             Kind.FREE: self._free, Kind.SETTLE: self._free, Kind.QUARANTINE: self._quarantine,
             Kind.WRITE: self._write, Kind.COMMIT: self._commit, Kind.PUBLISH: self._publish,
-            Kind.UNPUBLISH: self._unpublish, Kind.EVICT: self._unpublish, Kind.COW: self._cow,
-            Kind.COPY_DONE: self._copy_done, Kind.LEASE: self._lease, Kind.UNLEASE: self._unlease,
+            Kind.UNPUBLISH: self._unpublish, Kind.EVICT: self._unpublish, Kind.COW: self.copies.decided,
+            Kind.COPY_DONE: self.copies.done, Kind.LEASE: self._lease, Kind.UNLEASE: self._unlease,
             Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit, Kind.FINISH: self._ended,
             Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
             Kind.SCHED: self._sched, Kind.STEP_END: self._step_end, Kind.GROW: self._resized,
@@ -267,26 +277,6 @@ class Ledger:
         if row.gen < 0 or row.gen >= block.gen:
             block.published = False
             block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
-
-    def _cow(self, row: Row, block: Block) -> None:
-        copy = self.copy_of(row)
-        _, _, lo, hi = copy
-        if 0 <= lo < hi <= self.block_size:
-            block.written |= (1 << hi) - (1 << lo)
-            self.ever_written[block.id] |= (1 << hi) - (1 << lo)
-        block.story["copied"] = self.seq
-        self.copies[block.id, block.gen] = copy
-
-    def copy_of(self, row: Row) -> tuple[int, int, int, int]:
-        """(source block, its life, slot_lo, slot_hi) of a COW event."""
-        detail = self.details[Kind.COW].get(self.seq)
-        if detail is not None and len(detail) >= 4:
-            return detail[0], detail[1], detail[2], detail[3]
-        source_gen = self.blocks[row.aux].gen if 0 <= row.aux < self.num_blocks else -1
-        return row.aux, source_gen, 0, max(row.fill, 0)
-
-    def _copy_done(self, row: Row, block: Block) -> None:
-        self.copies.pop((block.id, row.gen), None)
 
     def _lease(self, row: Row, block: Block) -> None:
         lo, hi = (self.details[Kind.LEASE].get(self.seq) or (0, self.block_size))[:2]

@@ -1,4 +1,4 @@
-"""The host tier as the events make it: who holds which slot, and what is still on its way in."""
+"""What moves between blocks and tiers, as the events make it: copies on write, and the slots of the host tier."""
 
 from __future__ import annotations
 
@@ -9,6 +9,37 @@ from kvscope.traces.schema import Kind
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.replay import Ledger
+
+
+class Copies(dict[tuple[int, int], tuple[int, int, int, int]]):
+    """Copies that have not run: life of the target -> (source block, its life, slot_lo, slot_hi)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def of(self, row: Row) -> tuple[int, int, int, int]:
+        """What a COW event says: (source block, its life, slot_lo, slot_hi)."""
+        ledger = self._ledger
+        detail = ledger.details[Kind.COW].get(ledger.seq)
+        if detail is not None and len(detail) >= 4:
+            return detail[0], detail[1], detail[2], detail[3]
+        source_gen = ledger.blocks[row.aux].gen if 0 <= row.aux < ledger.num_blocks else -1
+        return row.aux, source_gen, 0, max(row.fill, 0)
+
+    def decided(self, row: Row, block: Block) -> None:
+        """The target counts as written from now on."""
+        ledger, copy = self._ledger, self.of(row)
+        _, _, lo, hi = copy
+        if 0 <= lo < hi <= ledger.block_size:
+            block.written |= (1 << hi) - (1 << lo)
+            ledger.ever_written[block.id] |= (1 << hi) - (1 << lo)
+        block.story["copied"] = ledger.seq
+        self[block.id, block.gen] = copy
+
+    def done(self, row: Row, block: Block) -> None:
+        """A copy has run."""
+        self.pop((block.id, row.gen), None)
 
 
 class Arrival(NamedTuple):
