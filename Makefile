@@ -6,12 +6,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types bench browser clean
+.PHONY: help demo test lint types bench soak browser clean
 
 help:
 	@echo "make demo    the real model, a planted bug, the report, the dashboard (Ctrl-C ends it)"
 	@echo "make test    every test: unit, properties, real model, real browser"
 	@echo "make lint    ruff       make types   mypy       make bench   the benchmarks of this machine"
+	@echo "make soak    a million mixed operations beside a reference, then eight threads on one pool for a minute"
 
 $(VENV)/python.ok:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,6 +56,10 @@ bench: $(VENV)/dev.ok
 	@$(BIN)/kvscope bench pool
 	@$(BIN)/kvscope bench simulate
 	@$(BIN)/kvscope bench generate
+
+soak: $(VENV)/dev.ok
+	@$(BIN)/python -m kvscope.benchmarks.soak --operations 1000000
+	@$(BIN)/python -m kvscope.benchmarks.hammer --threads 8 --seconds 60
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out
