@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kvscope.errors import FaultyCall
@@ -60,6 +61,13 @@ class StepLedger:
         """A sequence whose write into this life of the block waits for the next step."""
         waiting = (write for writes in self.writes.values() for write in writes)
         return next((write[0] for write in waiting if write[2:4] == (block, gen)), None)
+
+    def all_writes(self) -> Iterator[Write]:
+        """Writes that have not landed: those that wait for a step, and those of open steps."""
+        for writes in self.writes.values():
+            yield from writes
+        for step in self.open:
+            yield from step.writes
 
     def begin(self, scheduled: list[Scheduled]) -> int:
         """Open the next step over the writes of these sequences; returns its number."""

@@ -196,8 +196,7 @@ class Swapping(TableCore):
         if row.issued <= row.first * self.block_size:
             return "it holds nothing yet; free it"
         lives = set(zip(row.blocks, row.gens, strict=True))
-        writes = [*self._steps.writes, *(write for step in self._steps.open for write in step.writes)]
-        if any((block, gen) in lives for _, _, block, gen, _ in writes):
+        if any(write[2:4] in lives for write in self._steps.all_writes()):
             return "a step still writes its blocks; end the step first"
         if any(swap.seq_id == row.seq_id and not swap.out for swap in (*self._swaps, *self._moving)):
             return "its blocks are still on their way in"

@@ -3,6 +3,7 @@
 The screen (inspector/screen) answers for all of them at once on a trace without faults; what it suspects is replayed.
 
 replay.py    the ledger: blocks, tables and steps as the events make them
+moves.py     copies and the host tier, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
 life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
 sharing.py   COW PUB INDEX EVICT LEASE    shared and published blocks
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvscope.errors import UsageError
+from kvscope.traces.schema import Kind
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.base import Detector
@@ -61,7 +63,8 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     if unknown:
         raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
     trace = frozen(trace)
-    if not replay:
+    moves = bool(np.isin(trace.events["kind"], (Kind.SWAP_OUT, Kind.SWAP_IN)).any())  # unknown to the screen
+    if not replay and not moves:
         screened = screen(trace)
         if screened.clean:
             return _result(trace, wanted, (), screened.blocks, screened.slots, _unclosed(trace), started)
