@@ -2,7 +2,8 @@
 
 Every thread owns sequences and does to them, unannounced, all that the block manager offers: admissions with common
 prefixes, decodes, forks, rollbacks, windows, leases, preemptions; it begins and ends steps of its own between those of
-the others; one of them makes the pool larger and smaller as it goes. Prints operations, events and findings; exit code 1 on any finding.
+the others; one of them makes the pool larger and smaller as it goes. Prints operations, events and findings; exit code
+1 on any finding.
 """
 
 from __future__ import annotations

@@ -105,38 +105,6 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
     )
 
 
-CALLS = st.lists(
-    st.tuples(
-        st.sampled_from(["admit", "append", "fork", "truncate", "free", "begin_step", "end_step", "write"]),
-        st.integers(0, 3),
-        st.integers(0, 7),
-    ),
-    max_size=40,
-)
-
-
-@given(num_blocks=st.integers(1, 4), block_size=st.integers(1, 3), calls=CALLS)
-def test_refused_call_changes_nothing(num_blocks: int, block_size: int, calls: list[tuple[str, int, int]]) -> None:
-    """Whatever is called, also on sequences that do not exist and with numbers that make no sense."""
-    manager = BlockManager(num_blocks, block_size, hash_key=b"test")
-    for name, seq, number in calls:
-        arguments: dict[str, tuple[object, ...]] = {
-            "admit": (seq, [number & 1, number & 2, number & 4][: 1 + number % 3]),
-            "append": (seq, number),
-            "fork": (seq, number),
-            "truncate": (seq, number),
-            "free": (seq,),
-            "begin_step": ([Scheduled(seq, 0, 1), Scheduled(number, 0, 1)],),
-            "end_step": (),
-            "write": (seq, number, number + 1),
-        }
-        before = everything(manager)
-        try:
-            getattr(manager, name)(*arguments[name])
-        except (OutOfBlocks, FaultyCall):
-            assert everything(manager) == before, name
-
-
 @given(st.permutations(range(5)), st.integers(1, 3), st.lists(st.integers(0, 4), max_size=12))
 def test_forks_freed_in_any_order_leave_an_empty_pool(order: list[int], block_size: int, appends: list[int]) -> None:
     manager = EngineAllocator(40, block_size)
