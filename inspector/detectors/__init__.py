@@ -2,6 +2,7 @@
 
 The screen (inspector/screen) answers for all of them at once on a trace without faults; what it suspects is replayed.
 
+player.py    the events one after another
 replay.py    the ledger: blocks, tables and steps as the events make them
 moves.py     copies and the host tier, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from kvscope.inspector.detectors.replay import Ledger
     from kvscope.inspector.findings import CheckResult, Finding
     from kvscope.inspector.source import Frozen, TraceLike
-
-_CHUNK = 65_536  # events that stand in memory as Python ints at once
 
 DETECTOR_NAMES = (
     "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "EVICT", "LEASE", "INIT", "TABLE", "SLOT",
@@ -72,6 +71,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
 
 
 def _replayed(trace: Frozen, wanted: list[str], started: float) -> CheckResult:
+    from kvscope.inspector.detectors.player import Player
     from kvscope.inspector.detectors.replay import Ledger
     from kvscope.inspector.source import gap_rows
 
@@ -79,7 +79,9 @@ def _replayed(trace: Frozen, wanted: list[str], started: float) -> CheckResult:
     types = detector_types()
     detectors = [types[name](ledger) for name in wanted]
     gaps = gap_rows(trace)
-    _replay(ledger, detectors, {row for row, _ in gaps})
+    player = Player(ledger, detectors)
+    player.feed(trace.events, trace.seqs, {row for row, _ in gaps})
+    player.finish()
     slots = sum(bits.bit_count() for bits in ledger.ever_written.values())
     return _result(
         trace, wanted, ledger.findings, len(ledger.touched), slots, (*_notes(ledger, gaps), *_unclosed(trace)), started
@@ -112,49 +114,6 @@ def _result(
         notes=notes,
         elapsed_s=time.perf_counter() - started,
     )
-
-
-def _replay(ledger: Ledger, detectors: list[Detector], gap_starts: set[int]) -> None:
-    """Every event: first the detectors, then the ledger."""
-    from kvscope.inspector.detectors.life import Slot
-    from kvscope.inspector.detectors.records import Row
-    from kvscope.inspector.detectors.replay import Handler
-    from kvscope.inspector.state import BLOCK_KINDS
-
-    table: list[list[Handler]] = [[] for _ in range(256)]
-    for detector in detectors:
-        for kind, handler in detector.handlers().items():
-            table[kind].append(handler)
-    for number, apply in ledger.handlers().items():
-        table[number].append(apply)
-    slot = next((d for d in detectors if isinstance(d, Slot)), None)
-    block_kinds = frozenset(int(k) for k in BLOCK_KINDS)
-    blocks, nobody = ledger.blocks, ledger.nobody
-    touched = ledger.touched
-    for lo in range(0, len(ledger.trace.events), _CHUNK):
-        hi = lo + _CHUNK
-        numbers = ledger.trace.seqs[lo:hi].tolist()
-        rows = map(Row._make, ledger.trace.events[lo:hi].tolist())
-        for i, (number, row) in enumerate(zip(numbers, rows, strict=True), lo):
-            ledger.seq = number
-            if i in gap_starts:
-                ledger.lose()
-            block = nobody
-            if row.kind in block_kinds:
-                if not 0 <= row.block < ledger.id_end:
-                    if slot is not None:
-                        slot.outside(row)
-                    continue
-                block = blocks[row.block]
-                touched.add(row.block)
-                if not block.known:
-                    ledger.unjudged += 1
-                    if row.gen > block.gen:  # its hand-out was among the lost events
-                        block.forget(row.gen)
-            for handler in table[row.kind]:
-                handler(row, block)
-    for detector in detectors:
-        detector.finish()
 
 
 def _notes(ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:

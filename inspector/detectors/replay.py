@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
+import numpy as np
+
 from kvscope.inspector.detectors.moves import Copies, HostSlots
 from kvscope.inspector.detectors.records import (
     FREE,
@@ -31,7 +33,7 @@ from kvscope.inspector.detectors.records import (
     mixed,
 )  # fmt: skip
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import TraceLike, details_map, rows_until, size_after
+from kvscope.inspector.source import Frozen, TraceLike, details_map, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
@@ -72,6 +74,14 @@ class Ledger:
         self.touched: set[int] = set()
         self.ever_written: defaultdict[int, int] = defaultdict(int)  # block -> bit per slot
         self.nobody = Block(-1, known=False)
+
+    def continue_with(self, trace: Frozen) -> None:
+        """The trace has grown: `trace` holds all that was seen, and more."""
+        self.trace = trace
+        for kind, known in self.details.items():
+            seqs, offsets, values = trace.detail_arrays(int(kind))
+            for i in range(int(np.searchsorted(seqs, self.seq, side="right")), len(seqs)):
+                known[int(seqs[i])] = tuple(values[offsets[i] : offsets[i + 1]].tolist())
 
     # -- what detectors ask and say ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,17 +67,42 @@ class DetailTables:
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""
         known, values = self._tables[kind]
-        if not len(known):
-            return Detail(np.full(len(seqs), -1, dtype=np.int64), values)
-        at = np.searchsorted(known, seqs)
-        found = known[np.minimum(at, len(known) - 1)] == seqs
-        return Detail(np.where(found, at, -1), values)
+        return _matched(known, values, seqs)
+
+
+class GivenDetails:
+    """The details of a few rows, as they were given to a sink. `ragged` as in `DetailTables`."""
+
+    def __init__(self, details: Mapping[int, Sequence[int]], kinds: npt.NDArray[np.uint8], first: int) -> None:
+        self.ragged = False
+        self._tables: dict[Kind, tuple[list[int], list[Sequence[int]]]] = {kind: ([], []) for kind in DETAILED}
+        for seq, values in sorted(details.items()):
+            kind = kinds[seq - first] if 0 <= seq - first < len(kinds) else -1
+            if kind in DETAILED:
+                width = DETAILED[kind]
+                self.ragged |= len(values) < width or (kind in _EXACT and len(values) != width)
+                self._tables[kind][0].append(seq)
+                self._tables[kind][1].append(values[:width])
+
+    def of(self, kind: Kind, seqs: IntArray) -> Detail:
+        """The details of these rows of one kind, by their numbers (rising)."""
+        known, values = self._tables[kind]
+        matrix = np.asarray(values, dtype=np.int64).reshape(len(values), DETAILED[kind])
+        return _matched(np.asarray(known, dtype=np.int64), matrix, seqs)
+
+
+def _matched(known: IntArray, values: npt.NDArray[np.int64], seqs: IntArray) -> Detail:
+    if not len(known):
+        return Detail(np.full(len(seqs), -1, dtype=np.int64), values)
+    at = np.searchsorted(known, seqs)
+    found = known[np.minimum(at, len(known) - 1)] == seqs
+    return Detail(np.where(found, at, -1), values)
 
 
 class Chunk:
     """The events [first, first + length) of a trace, as columns of their own."""
 
-    def __init__(self, events: EventArray, first: int, details: DetailTables) -> None:
+    def __init__(self, events: EventArray, first: int, details: DetailTables | GivenDetails) -> None:
         self.first = first
         self.length = len(events)
         self.events = events

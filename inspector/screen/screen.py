@@ -18,16 +18,20 @@ from kvscope.inspector.screen.blocks import HELD, QUARANTINED, BlockPass, BlockS
 from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, flags
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
 from kvscope.inspector.screen.runs import ROW_BITS
-from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
+from kvscope.inspector.screen.sequences import MOST_SEQUENCES, SequencePass, SequenceStates
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
 from kvscope.traces.schema import EventArray, Kind
 
 CHUNK = 1 << 15
-_MOST_BLOCKS = 1 << 20
-_MOST_SEQUENCES = 1 << 24
+_MOST_BLOCKS = 1 << 21
 
 # Kinds whose meaning for the ledger is known here.
 UNDERSTOOD = flags(k for k in Kind if k not in (Kind.SWAP_OUT, Kind.SWAP_IN, Kind.GROW, Kind.SHRINK, Kind.GAP))
+
+
+def understood(events: EventArray) -> bool:
+    """Whether the rules here know what every row means."""
+    return bool(UNDERSTOOD[events["kind"]].all())
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,16 @@ def screen(trace: Frozen) -> Screened:
     if gap_rows(trace):
         return Screened({"lost events": 0}, 0, 0)
     kinds = np.bincount(events["kind"], minlength=256).astype(np.bool_)
-    if (kinds & ~UNDERSTOOD).any() or not UNDERSTOOD[np.flatnonzero(kinds)].all():
+    if not understood(events):
         return Screened({"unknown kind": 0}, 0, 0)
     blocks = int(events["block"].max(initial=-1)) + 1
     sequences = int(events["seq_id"].max(initial=-1)) + 1
-    if max(blocks, trace.num_blocks) >= 2 * _MOST_BLOCKS or sequences > _MOST_SEQUENCES:
+    if max(blocks, trace.num_blocks) >= _MOST_BLOCKS or sequences > MOST_SEQUENCES:
         return Screened({"too large": 0}, 0, 0)
     details = DetailTables(trace)
     if details.ragged:
         return Screened({"details": 0}, 0, 0)
-    made = Screen(trace.num_blocks, min(blocks, trace.num_blocks), sequences, trace.block_size,
+    made = Screen(trace.num_blocks, min(blocks, trace.num_blocks), 1, trace.block_size,
                   ordered=bool(kinds[Kind.COMMIT] | kinds[Kind.SCHED]))  # fmt: skip
     for first, part in _chunks(events):
         if made.feed(Chunk(part, first, details)):
@@ -97,8 +101,14 @@ class Screen:
         self._table_entries = self._left_over = 0
         self._digest = np.uint64(0)
 
+    @classmethod
+    def growing(cls, num_blocks: int, block_size: int) -> Screen:
+        """A screen for events that are still to come."""
+        return cls(num_blocks, num_blocks, 64, block_size, ordered=True)
+
     def feed(self, chunk: Chunk) -> bool:
         """Look at the next events; returns whether anything is suspicious."""
+        self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1)
         found: dict[str, IntArray] = {}
         begun = self._begun + np.cumsum(chunk.kind == Kind.STEP_BEGIN, dtype=np.int64)
         ended = self._ended + np.cumsum(chunk.kind == Kind.STEP_END, dtype=np.int64)

@@ -16,6 +16,7 @@ _BEGINS, _RESETS = flags(BEGINS), flags((*BEGINS, *ENDS, Kind.TRUNCATE, Kind.COW
 _OVER = table(dict.fromkeys(BEGINS, 0) | dict.fromkeys(ENDS, 1), -1)
 _ENDS = flags(ENDS)
 _MOST = 1 << 40  # positions
+MOST_SEQUENCES = 1 << 24
 
 
 class SequenceStates:
@@ -30,6 +31,16 @@ class SequenceStates:
         self.over = np.zeros(count, dtype=np.int8)
         self.sched_seq = np.full(count, -1, dtype=np.int64)
         self.sched_step = np.full(count, -1, dtype=np.int64)
+
+    def reserve(self, count: int) -> None:
+        """Room for sequence ids below `count`."""
+        have = len(self.reach)
+        if count <= have or count > MOST_SEQUENCES:
+            return
+        more = SequenceStates(max(count, 2 * have) - have)
+        for name, fresh in vars(more).items():
+            if name != "windows":
+                setattr(self, name, np.concatenate([getattr(self, name), fresh]))
 
 
 def mixed_words(block: IntArray, gen: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:

@@ -6,6 +6,7 @@
     ├── OutOfBlocks              the pool cannot give what was asked; nothing was changed
     ├── FaultyCall               an operation on a block or sequence that is not in the right state
     ├── Stalled                  nothing can go on any more; names who waits for whom
+    ├── Sanitized                the sanitizer found a broken rule and was told to stop the engine
     ├── TraceError               a trace cannot be read or written
     └── MissingDependency        an optional package is not installed
 
@@ -42,6 +43,14 @@ class FaultyCall(KVScopeError):
 
 class Stalled(KVScopeError):
     """The scheduler has work and nothing can move: what is waited for will never be given back."""
+
+
+class Sanitized(KVScopeError):
+    """The sanitizer stopped the engine at a broken rule; `finding` is what it found."""
+
+    def __init__(self, message: str, finding: object) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 class TraceError(KVScopeError):

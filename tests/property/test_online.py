@@ -1,0 +1,95 @@
+"""The sanitizer beside a running engine reports what a check of the trace reports, and stops it when told to."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kvscope.errors import Sanitized
+from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.findings import check
+from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
+from kvscope.inspector.online import OnlineSanitizer
+from kvscope.traces import EventSink, Kind, PoolFacts, Recorder, open_trace
+from kvscope.traces.memory import MemoryRecorder
+
+
+def watched(seed: int, fault: str | None = None, reaction: str = "log") -> tuple[MemoryRecorder, OnlineSanitizer]:
+    """A random program with the sanitizer in front of its recorder."""
+    rng = random.Random(seed)
+    num_blocks, block_size = rng.randint(2, 8), rng.randint(1, 4)
+    memory = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
+    online = OnlineSanitizer(memory, num_blocks=num_blocks, block_size=block_size, reaction=reaction)  # type: ignore[arg-type]
+    operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(60)]
+    options = {} if fault is None else {"manager": FAULTS[fault].manager(), "checked": False}
+    try:
+        DeviceRun(num_blocks, block_size, sink=online, **options).play(operations)  # type: ignore[arg-type]
+    except Sanitized:
+        raise
+    except Exception:
+        if fault is None:
+            raise
+    online.close()
+    return memory, online
+
+
+def test_runs_without_faults_have_no_findings() -> None:
+    for seed in range(15):
+        memory, online = watched(seed)
+        assert online.findings == []
+        assert online.checked == len(memory.events)
+
+
+class _Unclosed:
+    """A trace as it is before its writer has closed it."""
+
+    def __init__(self, trace: MemoryRecorder) -> None:
+        self._trace, self.clean = trace, False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._trace, name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_same_findings_as_a_check_of_the_trace(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kvscope.sanitizer")
+    for seed in range(5):
+        caplog.clear()
+        memory, online = watched(seed, name)
+        expected = check(_Unclosed(memory), replay=True).findings  # type: ignore[arg-type]
+        assert sorted((f.code, f.seq, f.block) for f in online.findings) == [
+            (f.code, f.seq, f.block) for f in sorted(expected, key=lambda f: (f.code, f.seq, f.block))
+        ]
+        assert len(caplog.records) == len(online.findings)
+
+
+def test_raise_stops_the_engine_in_the_step_of_the_fault(toy_engine: ModuleType, tmp_path: Path) -> None:
+    facts = PoolFacts(32, 16)
+    with Recorder(tmp_path / "t.kvtrace", pool=facts) as recorder:
+        online = OnlineSanitizer(
+            recorder, num_blocks=32, block_size=16, reaction="raise", trace=lambda: open_trace(recorder.path)
+        )
+        assert isinstance(online, EventSink)
+        engine = toy_engine.ToyEngine(online, num_blocks=32, block_size=16, faulty=True)
+        toy_engine.workload(engine)
+        with pytest.raises(Sanitized, match="KV006 write-while-shared on block b"):
+            engine.run()
+    trace = open_trace(tmp_path / "t.kvtrace")
+    assert {f.code for f in check(trace).findings} == {"KV006"}
+    faults = [f.step for f in check(trace).findings]
+    assert set(faults) == {int(trace.events["step"][trace.events["kind"] == Kind.STEP_END][-1])}
+
+
+def test_lost_events_end_the_checking_and_are_not_called_clean() -> None:
+    class Full(MemoryRecorder):
+        def emit(self, *values: int, **named: int) -> int:
+            return -1
+
+    online = OnlineSanitizer(Full(num_blocks=2, block_size=2), num_blocks=2, block_size=2)
+    online.emit(Kind.WRITE, 0, 0, 1)
+    online.close()
+    assert online.checked == 0
