@@ -38,7 +38,8 @@ class OnlineSanitizer:
     Args:
         sink: where the events go; it numbers them.
         num_blocks, block_size: of the pool that writes.
-        reaction: "log" reports each finding once as a warning; "raise" stops the engine with `Sanitized`.
+        reaction: "log" reports each finding once, as a warning or to `on_finding`; "raise" stops the engine with
+            `Sanitized`.
         trace: reads back what the sink has recorded; asked for at the first suspicion only. None: the sink itself.
         on_finding: called with each new finding.
     """
@@ -218,7 +219,7 @@ class OnlineSanitizer:
         for finding in new:
             if self._on_finding is not None:
                 self._on_finding(finding, ledger.trace)
-            if self._reaction == "log":
+            elif self._reaction == "log":
                 _LOG.warning("%s [%s] at seq %d: %s", finding.title, finding.code, finding.seq, finding.why)
         if new and self._reaction == "raise":
             raise Sanitized(

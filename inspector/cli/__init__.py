@@ -76,7 +76,7 @@ def build() -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; every error is one line on standard error. Returns the exit code."""
-    from kvscope.errors import KVScopeError
+    from kvscope.errors import KVScopeError, Sanitized
 
     try:
         import typer
@@ -85,6 +85,8 @@ def run(arguments: Sequence[str]) -> int:
         if status == 130:
             return _interrupted()
         return status if isinstance(status, int) else 0
+    except Sanitized as error:  # a finding, not a failure
+        return _fail(str(error), 1)
     except KVScopeError as error:
         return _fail(str(error))
     except KeyboardInterrupt:

@@ -17,7 +17,8 @@ from kvscope.errors import UsageError
 if TYPE_CHECKING:
     from kvscope.engine.engine import Engine, EngineConfig
     from kvscope.engine.model import LoadedModel
-    from kvscope.traces.recorder import Recorder
+    from kvscope.inspector.findings import Finding
+    from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder
 
 errors = Console(stderr=True)
 
@@ -91,25 +92,64 @@ def choose_device(device: str) -> tuple[str, Any]:
 
 @contextmanager
 def recorder(
-    folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False
-) -> Iterator[Recorder | None]:
-    """The trace of a run, sealed when the block ends however it ends; None when nothing is recorded."""
+    folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False,
+    on_finding: str = "log",
+) -> Iterator[EventSink | None]:  # fmt: skip
+    """The trace of a run, sealed when the block ends however it ends; None when nothing is recorded.
+
+    With "sanitize" a sanitizer stands in front of it; without a folder it keeps the events in memory.
+    """
     if record not in ("off", "trace", "sanitize"):
         raise UsageError(f"record is {record!r}: must be off, trace or sanitize")
-    if folder is None or record == "off":
+    if on_finding not in ("log", "raise"):
+        raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
+    if record == "off" or (folder is None and record != "sanitize"):
         yield None
         return
-    from kvscope.traces import PoolFacts, Recorder
+    from kvscope.traces import MemoryRecorder, PoolFacts, Recorder
 
     block_bytes = config.block_size * loaded.config.bytes_per_token(config.dtype.itemsize)
     facts = PoolFacts(config.num_blocks, config.block_size, block_bytes)
     level: Literal["trace", "sanitize"] = "sanitize" if record == "sanitize" else "trace"
-    sink = Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
+    sink: Recorder | MemoryRecorder = (
+        MemoryRecorder(facts, record=level)
+        if folder is None
+        else Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
+    )
     try:
-        yield sink
+        if record == "trace":
+            yield sink
+        else:
+            yield from _sanitized(sink, facts, "raise" if on_finding == "raise" else "log")
     finally:
         with _shielded():
             sink.close()
+
+
+def _sanitized(
+    sink: Recorder | MemoryRecorder, facts: PoolFacts, reaction: Literal["log", "raise"]
+) -> Iterator[EventSink]:
+    """The sanitizer in front of a recorder; says at the end what it looked at."""
+    import typer
+
+    from kvscope.inspector.online import OnlineSanitizer
+    from kvscope.traces import Recorder, open_trace
+
+    def recorded() -> Any:
+        return open_trace(sink.path) if isinstance(sink, Recorder) else sink
+
+    def tell(finding: Finding, _: object) -> None:
+        say(f"kvscope: finding: {finding.code} {finding.title} at seq {finding.seq}: {finding.why}")
+
+    online = OnlineSanitizer(
+        sink, num_blocks=facts.num_blocks, block_size=facts.block_size, reaction=reaction, trace=recorded,
+        on_finding=tell if reaction == "log" else None,
+    )  # fmt: skip
+    yield online
+    online.close()
+    say(f"sanitizer: {len(online.findings)} findings in {online.checked:,} events")
+    if online.findings:
+        raise typer.Exit(1)
 
 
 @contextmanager

@@ -47,7 +47,10 @@ def generate(
     ] = 512,
     prefix_sharing: Annotated[bool, typer.Option(help="Find equal prompt prefixes and share their blocks.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
-    record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
+    record: Annotated[
+        str, typer.Option(help="off, trace, or sanitize (adds call stacks, and checks every step as it ends).")
+    ] = "trace",
+    on_finding: Annotated[str, typer.Option(help="With sanitize: log, or raise, which stops at the fault.")] = "log",
     record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
@@ -82,7 +85,7 @@ def generate(
         record_text=record_text, dtype=dtype, device=device,
     )  # fmt: skip
     encoded = [_encode(loaded.tokenizer, text, system, raw) for text in texts]
-    with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:
+    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding) as sink:
         engine = Engine(loaded, config, sink=sink)
         with draining(engine):
             for text, tokens in zip(texts, encoded, strict=True):
@@ -96,7 +99,7 @@ def generate(
                 kept = f"; the trace {trace} is whole up to here" if sink is not None else ""
                 say(f"\ninterrupted after {view.tokens} tokens{kept}")
                 raise
-    view.finish(as_json, encoded, trace if sink is not None else None)
+        view.finish(as_json, encoded, trace if sink is not None else None)
 
 
 def _text(prompt: str) -> str:

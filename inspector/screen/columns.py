@@ -15,6 +15,7 @@ from kvscope.traces.schema import EventArray, Kind
 
 # Kinds whose details the detectors look at, and how many values of each; the others' are never read.
 DETAILED = {Kind.SCHED: 2, Kind.COW: 4, Kind.LEASE: 2, Kind.WITNESS: 8, Kind.PUBLISH: 4, Kind.HIT: 4}
+_DETAILED = frozenset(int(kind) for kind in DETAILED)
 _EXACT = (Kind.PUBLISH, Kind.HIT)  # compared as a whole
 
 TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
@@ -77,8 +78,9 @@ class GivenDetails:
         self.ragged = False
         self._tables: dict[Kind, tuple[list[int], list[Sequence[int]]]] = {kind: ([], []) for kind in DETAILED}
         for seq, values in sorted(details.items()):
-            kind = kinds[seq - first] if 0 <= seq - first < len(kinds) else -1
-            if kind in DETAILED:
+            number = int(kinds[seq - first]) if 0 <= seq - first < len(kinds) else -1
+            if number in _DETAILED:
+                kind = Kind(number)
                 width = DETAILED[kind]
                 self.ragged |= len(values) < width or (kind in _EXACT and len(values) != width)
                 self._tables[kind][0].append(seq)
