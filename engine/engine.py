@@ -41,6 +41,7 @@ class EngineConfig:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     hash_key: bytes | None = None
+    host_blocks: int = 0  # blocks of host memory in which preempted sequences can wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,14 @@ class Engine:
             sink=sink,
             share_prefixes=config.share_prefixes,
             hash_key=config.hash_key,
+            **({"host_blocks": config.host_blocks} if config.host_blocks else {}),
         )
         self.cache = KVCache(
-            loaded.config, config.num_blocks, config.block_size, dtype=config.dtype, device=config.device
-        )
+            loaded.config, config.num_blocks, config.block_size, dtype=config.dtype, device=config.device,
+            host_blocks=config.host_blocks,
+        )  # fmt: skip
         self.runner = Runner(loaded.model, self.cache, self.manager, head_dim=loaded.config.head_dim)
-        self.scheduler = Scheduler(self.manager, config.scheduler, sink=sink)
+        self.scheduler = Scheduler(self.manager, config.scheduler, sink=sink, move=self.cache.swap)
         self._sequences: dict[int, list[Sequence]] = {}  # live ones, by request
         self._beams: dict[int, BeamGroup] = {}  # searches under way, by request
         self._next_request = 0
@@ -113,8 +116,14 @@ class Engine:
         name: str = "",
         extras: Extras = (),
         prompt_text: str | None = None,
+        priority: int = 0,
+        user: str = "",
     ) -> int:
         """Queue a request; returns its id.
+
+        Args:
+            priority: lower is sooner, where the scheduler's policy is `priority`.
+            user: whose request it is, where the policy is `fair`. It is not recorded.
 
         Raises:
             UsageError: it could never run here: empty, longer than the context, or more than the whole pool.
@@ -125,12 +134,15 @@ class Engine:
             share_prefixes=self.config.share_prefixes,
         )  # fmt: skip
         request = Request(
-            self._next_request, list(prompt), params, name or f"r{self._next_request}", extras, prompt_text
-        )
+            self._next_request, list(prompt), params, name or f"r{self._next_request}", extras, prompt_text, priority,
+            user,
+        )  # fmt: skip
         self._next_request += 1
         sequence = self._new_sequence(request, 0)
         self._sequences[request.request_id] = [sequence]
         more: dict[str, Any] = {"beams": params.beams} if params.beams else {}
+        if priority:
+            more["priority"] = priority
         if self.config.record_text and prompt_text is not None:
             more["prompt"] = prompt_text
         self._fact(type="request", request=request.request_id, name=request.name, seq_ids=[sequence.seq_id],
@@ -273,6 +285,8 @@ class Engine:
         self.scheduler.retire(sequence)
         if held:
             self.manager.free(sequence.seq_id, kind, reason, aux=len(sequence.output))
+        elif sequence.swapped:
+            self.manager.forget_swapped(sequence.seq_id, kind, reason, aux=len(sequence.output))
         else:
             self.manager.record(kind, reason, sequence.seq_id, len(sequence.output))
         sequence.finish_reason = reason

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from kvscope import kernels
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.tables import Copy
 from kvscope.errors import UsageError
@@ -17,13 +18,17 @@ from kvscope.kernels.dispatch import BLOCK_SIZES
 class KVCache:
     """`kv[layers, 2, num_blocks, block_size, kv_heads, head_dim]`; index 1 is 0 for keys, 1 for values.
 
+    Args:
+        host_blocks: room in host memory for so many blocks, where preempted sequences wait.
+
     Raises:
-        UsageError: the device cannot hold it; says how many bytes were asked for.
+        UsageError: the device, or the host, cannot hold it; says how many bytes were asked for.
     """
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: str
-    ) -> None:
+        self, config: ModelConfig, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: str,
+        host_blocks: int = 0,
+    ) -> None:  # fmt: skip
         if device.startswith("cuda") and block_size not in BLOCK_SIZES:
             raise UsageError(f"block_size is {block_size}: the GPU kernels take {', '.join(map(str, BLOCK_SIZES))}")
         shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
@@ -41,6 +46,24 @@ class KVCache:
             self.kv = torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:  # torch reports exhausted memory on either device as a RuntimeError
             raise UsageError(refusal) from error
+        self.host = self._host_space(host_blocks) if host_blocks else None
+
+    def _host_space(self, blocks: int) -> kernels.SwapSpace:
+        total, memory = blocks * self.block_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if total > memory:
+            raise UsageError(
+                f"a host tier of {blocks} blocks of {self.block_bytes:,} bytes ({total / 2**30:.1f} GiB) does not fit: "
+                f"the host has {memory / 2**30:.1f} GiB; lower the swap space"
+            )
+        return kernels.SwapSpace(self.kv, blocks)
+
+    def swap(self, swaps: Sequence[Swap]) -> None:
+        """Queue transfers to and from the host tier, in order; whatever is queued afterwards comes behind them."""
+        for swap in (swap for swap in swaps if swap.blocks):
+            if self.host is None:
+                raise UsageError("the cache has no host tier: give it host_blocks")
+            run = self.host.out(swap.blocks, swap.slots) if swap.out else self.host.back(swap.slots, swap.blocks)
+            run.wait()
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer, each [num_blocks, block_size, kv_heads, head_dim]."""

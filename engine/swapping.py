@@ -159,21 +159,25 @@ class Swapping(TableCore):
         entries = zip(swap.lblocks, swap.gens, strict=True)
         return any(lblock < len(row.gens) and row.gens[lblock] == gen for lblock, gen in entries)
 
-    def _transfer(self, row: SequenceTable, lblocks: list[int], slots: tuple[int, ...], *, out: bool) -> Swap:
-        """Lease the blocks and queue their transfer; the lease of a partial last block leaves its empty slots alone."""
-        blocks = tuple(row.blocks[lblock] for lblock in lblocks)
-        full = [b for b, lblock in zip(blocks, lblocks, strict=True) if self._fill_of(row, lblock) == self.block_size]
+    def _transfer(self, row: SequenceTable, moved: list[int], slots: tuple[int, ...], *, out: bool) -> Swap:
+        """Queue the transfer of these logical blocks, under leases.
+
+        On the way out all blocks are leased, also those whose bytes the tier has already: so all of them age together,
+        and along a prefix the leaf is still evicted first. The lease of a partial last block leaves its empty slots
+        alone: another holder may append behind the others.
+        """
+        leased = list(self._filled(row)) if out else moved
+        full = [row.blocks[lblock] for lblock in leased if self._fill_of(row, lblock) == self.block_size]
         leases = []
         if full:
             leases.append(self._leases.take(Reason.TRANSFER, full, 0, self.block_size, seq_id=row.seq_id))
-        if len(full) < len(blocks):
-            fill = self._fill_of(row, lblocks[-1])
-            leases.append(self._leases.take(Reason.TRANSFER, blocks[-1:], 0, fill, seq_id=row.seq_id))
-        ids = tuple(lease.lease_id for lease in leases)
-        gens = tuple(row.gens[lblock] for lblock in lblocks)
-        swap = Swap(out, row.seq_id, blocks, gens, tuple(lblocks), slots, ids)
+        if len(full) < len(leased):
+            fill, last = self._fill_of(row, leased[-1]), row.blocks[leased[-1] :][:1]
+            leases.append(self._leases.take(Reason.TRANSFER, last, 0, fill, seq_id=row.seq_id))
+        blocks, gens = tuple(row.blocks[i] for i in moved), tuple(row.gens[i] for i in moved)
+        swap = Swap(out, row.seq_id, blocks, gens, tuple(moved), slots, tuple(lease.lease_id for lease in leases))
         self._host.hold_again(slots)
-        if blocks:
+        if leases:
             self._swaps.append(swap)
         return swap
 

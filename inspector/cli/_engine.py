@@ -30,11 +30,12 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How big the pool is to be: `kv_memory` wins over `num_blocks`."""
+    """How big the pool is to be: `kv_memory` wins over `num_blocks`; and how much host memory lies behind it."""
 
     block_size: int = 16
     num_blocks: int = 256
     kv_memory: str | None = None
+    swap_space: str | None = None
 
     def blocks(self, loaded: LoadedModel, dtype_bytes: int) -> int:
         """Blocks of the pool for this model."""
@@ -48,14 +49,30 @@ class PoolOptions:
             raise UsageError(f"kv_memory {self.kv_memory} holds {count:,} blocks: a pool has at most {MAX_BLOCKS:,}")
         return count
 
-    def check(self) -> None:
-        """Raises UsageError for what is wrong whatever the model is."""
+    def host_blocks(self, loaded: LoadedModel, dtype_bytes: int) -> int:
+        """Blocks of the host tier for this model."""
+        from kvscope.engine.host_tier import MAX_SLOTS
+        from kvscope.engine.sizing import blocks_in, parse_bytes
+
+        if self.swap_space is None:
+            return 0
+        count = blocks_in(parse_bytes(self.swap_space), loaded.config, self.block_size, dtype_bytes)
+        if count > MAX_SLOTS:
+            raise UsageError(f"swap_space {self.swap_space} holds {count:,} blocks: at most {MAX_SLOTS:,} are possible")
+        return count
+
+    def check(self, *, swaps: bool = False) -> None:
+        """Raises UsageError for what is wrong whatever the model is; `swaps`: preempted sequences are to be swapped."""
         from kvscope.engine.block_arrays import check_geometry
         from kvscope.engine.sizing import parse_bytes
 
         check_geometry(1 if self.kv_memory is not None else self.num_blocks, self.block_size)
         if self.kv_memory is not None:
             parse_bytes(self.kv_memory)
+        if self.swap_space is not None:
+            parse_bytes(self.swap_space)
+        if swaps != (self.swap_space is not None):
+            raise UsageError("swapping needs both --preemption swap and --swap-space, such as 64MiB")
 
 
 def load(model: str, *, device: str, dtype: Any, threads: int, quiet: bool = False) -> LoadedModel:

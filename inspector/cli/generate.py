@@ -45,6 +45,15 @@ def generate(
     max_batched_tokens: Annotated[
         int, typer.Option(help="Positions computed per step; longer prompts go in chunks.")
     ] = 512,
+    policy: Annotated[str, typer.Option(help="Order of the queue: fcfs, priority or fair.")] = "fcfs",
+    priority: Annotated[
+        str, typer.Option(help="Lower is sooner; one number, or one per prompt, separated by commas.")
+    ] = "0",
+    user: Annotated[str, typer.Option(help="Who asks, for --policy fair; one name, or one per prompt.")] = "",
+    preemption: Annotated[str, typer.Option(help="Who finds no block is computed again: recompute; or swap.")] = (
+        "recompute"
+    ),
+    swap_space: Annotated[str | None, typer.Option(help="Host memory for --preemption swap, such as 64MiB.")] = None,
     prefix_sharing: Annotated[bool, typer.Option(help="Find equal prompt prefixes and share their blocks.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
     record: Annotated[
@@ -69,10 +78,13 @@ def generate(
     params = SamplingParams(
         max_tokens, temperature, top_k, top_p, seed, n, beams=beams, length_penalty=length_penalty
     )  # fmt: skip
-    limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)
-    pool = PoolOptions(block_size, num_blocks, kv_memory)
-    pool.check()
+    limits = SchedulerConfig(
+        max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, policy=policy, preemption=preemption
+    )
+    pool = PoolOptions(block_size, num_blocks, kv_memory, swap_space)
+    pool.check(swaps=preemption == "swap")
     texts = [_text(prompt) for prompt in prompts]
+    priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
     locate(model)
 
     from kvscope.engine.engine import Engine, EngineConfig
@@ -82,14 +94,14 @@ def generate(
     blocks = pool.blocks(loaded, dtype.itemsize)
     config = EngineConfig(
         num_blocks=blocks, block_size=block_size, scheduler=limits, share_prefixes=prefix_sharing,
-        record_text=record_text, dtype=dtype, device=device,
+        record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
     encoded = [_encode(loaded.tokenizer, text, system, raw) for text in texts]
     with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding) as sink:
         engine = Engine(loaded, config, sink=sink)
         with draining(engine):
-            for text, tokens in zip(texts, encoded, strict=True):
-                engine.submit(tokens, params, prompt_text=text)
+            for text, tokens, level, name in zip(texts, encoded, priorities, users, strict=True):
+                engine.submit(tokens, params, prompt_text=text, priority=level, user=name)
             view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)
             try:
                 view.run(engine)
@@ -116,6 +128,29 @@ def _text(prompt: str) -> str:
     if not prompt.strip():
         raise UsageError("the prompt is empty: give at least one token")
     return prompt
+
+
+def _each(name: str, given: str, count: int) -> list[str]:
+    """One value for all prompts, or one for each."""
+    from kvscope.errors import UsageError
+
+    values = [value.strip() for value in given.split(",")]
+    if len(values) not in (1, count):
+        raise UsageError(f"{name} has {len(values)} values for {count} prompts: give one, or one per prompt")
+    return values * count if len(values) == 1 else values
+
+
+def _priorities(given: str, count: int) -> list[int]:
+    from kvscope.engine.sequence import MAX_PRIORITY
+    from kvscope.errors import UsageError
+
+    try:
+        levels = [int(value) for value in _each("priority", given, count)]
+    except ValueError:
+        raise UsageError(f"priority is {given!r}: wanted whole numbers, separated by commas") from None
+    if any(abs(level) > MAX_PRIORITY for level in levels):
+        raise UsageError(f"priority is {given}: must be {-MAX_PRIORITY}..{MAX_PRIORITY}")
+    return levels
 
 
 def _encode(tokenizer: Any, text: str, system: str | None, raw: bool) -> list[int]:

@@ -55,6 +55,23 @@ def test_generate_json(capsys: pytest.CaptureFixture[str], tiny_folder: Path) ->
     assert all(s["tokens"] == 5 or s["finish_reason"] == "stop" for s in samples)
 
 
+def test_generate_swaps_and_the_text_stays(
+    capsys: pytest.CaptureFixture[str], tiny_folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "swap.kvtrace"
+    common = ["generate", tiny_folder, "the cat", "a page", "a block", "--raw", "--max-tokens", 24, "--block-size", 4,
+              "--policy", "priority", "--priority", "2,0,1", "--json"]  # fmt: skip
+    _, plenty, _ = kvscope(capsys, *common)
+    status, tight, _ = kvscope(
+        capsys, *common, "--num-blocks", 10, "--preemption", "swap", "--swap-space", "1MiB", "--trace", path
+    )
+    assert status == 0
+    texts = [[sample["text"] for sample in json.loads(out)["samples"]] for out in (plenty, tight)]
+    assert texts[0] == texts[1]
+    assert Kind.SWAP_IN in open_trace(path).events["kind"]
+    assert kvscope(capsys, "check", path)[0] == 0
+
+
 def test_generate_with_beams(capsys: pytest.CaptureFixture[str], tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "beams.kvtrace"
     status, out, _ = kvscope(
@@ -139,6 +156,14 @@ def test_prompt_text_stays_out_of_the_trace(tiny_folder: Path, tmp_path: Path) -
         (["MODEL", "hi", "--length-penalty", "2"], ["length_penalty is 2", "set beams"]),
         (["MODEL", "hi", "--max-seqs", "0"], ["max_seqs is 0"]),
         (["MODEL", "hi", "--max-batched-tokens", "0"], ["max_batched_tokens is 0"]),
+        (["MODEL", "hi", "--policy", "lottery"], ["policy is 'lottery'", "fcfs, priority, fair"]),
+        (["MODEL", "hi", "--priority", "1,2"], ["priority has 2 values for 1 prompts"]),
+        (["MODEL", "hi", "--priority", "high"], ["priority is 'high'", "whole numbers"]),
+        (["MODEL", "hi", "--priority", "9999999"], ["priority is 9999999", "-1048576..1048576"]),
+        (["MODEL", "hi", "--preemption", "pray"], ["preemption is 'pray'", "recompute, swap"]),
+        (["MODEL", "hi", "--preemption", "swap"], ["--swap-space"]),
+        (["MODEL", "hi", "--swap-space", "64MiB"], ["--preemption swap"]),
+        (["MODEL", "hi", "--preemption", "swap", "--swap-space", "9"], ["9 bytes hold no block"]),
         (["MODEL", "hi", "--device", "tpu"], ["device is 'tpu'"]),
         (["MODEL", "hi", "--record", "everything", "--trace", "x.kvtrace"], ["record is 'everything'"]),
         (["MODEL", "hi", "--threads", "-1"], ["threads is -1"]),

@@ -121,6 +121,22 @@ def test_what_was_evicted_meanwhile_comes_back_and_is_findable_again() -> None:
     assert check(sink).findings == ()
 
 
+def test_blocks_that_moved_age_as_those_did_that_were_there_already() -> None:
+    """The common front of two prefixes is not copied the second time; all the same it must not be evicted first."""
+    manager, sink = make(blocks=10, host=16)
+    common = list(range(8))
+    prompt(manager, 1, [*common, 20, 21, 22, 23, 24])
+    prompt(manager, 2, [*common, 30, 31, 32, 33, 34])
+    for seq_id in (1, 2):
+        manager.swap_out(seq_id)
+        run(manager)
+    for tokens in range(1, 40, 4):  # evict block by block
+        manager.admit(9, [99] * tokens)
+        manager.check_integrity()
+        manager.free(9)
+    assert check(sink).findings == ()
+
+
 def test_abort_at_any_moment() -> None:
     manager, sink = make(share=False)
     for seq_id in range(4):
