@@ -20,6 +20,7 @@ from kvscope.engine.runner import Runner
 from kvscope.engine.sampler import sample
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
 from kvscope.engine.sequence import Request, SamplingParams, Sequence, Status
+from kvscope.engine.windows import first_needed
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
@@ -159,6 +160,7 @@ class Engine:
 
     def step(self) -> list[Token]:
         """Run one engine step; returns the tokens it produced (none when there is nothing to do)."""
+        self._slide()
         plan = self.scheduler.schedule()
         if not plan.rows:
             return []
@@ -183,6 +185,13 @@ class Engine:
         for request_id in list(self._sequences):
             for sequence in list(self._sequences.get(request_id, [])):
                 self._finish(sequence, Reason.DRAINED)
+
+    def _slide(self) -> None:
+        """Running sequences give back the blocks that their next position does not attend to."""
+        window = self.loaded.config.window
+        if window:
+            for sequence in self.scheduler.running:
+                self.manager.slide(sequence.seq_id, first_needed(sequence.computed, window))
 
     def _advance(self, plan: StepPlan, sampled: list[int], logits: torch.Tensor) -> list[Token]:
         """Fork what finished its prompt, choose a token for every sampled row, finish what is done."""

@@ -40,6 +40,7 @@ class Runner:
         self.cache = cache
         self.manager = manager
         self.scale = head_dim**-0.5
+        self.window = model.config.window
         self.device = str(cache.kv.device)
 
     def run(self, plan: StepPlan, sampled: list[int]) -> torch.Tensor:
@@ -48,20 +49,21 @@ class Runner:
         d = inputs.decodes
         prefill_start = inputs.query_start[d:] - inputs.query_start[d]
         kv_heads = self.cache.kv.shape[4]
-        split = kernels.plan_decode(inputs.seq_lens[:d], kv_heads) if d else None  # one plan serves every layer
+        window = self.window
+        # One plan serves every layer.
+        split = kernels.plan_decode(inputs.seq_lens[:d], kv_heads, window=window) if d else None
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             keys, values = self.cache.layer(layer)
             kernels.write_kv(k, v, keys, values, inputs.slots)
             parts = []
             if d:
-                tables, lengths = inputs.tables[:d], inputs.seq_lens[:d]
-                parts.append(kernels.paged_decode(q[:d], keys, values, tables, lengths, self.scale, plan=split))
+                rows = (inputs.tables[:d], inputs.seq_lens[:d])
+                parts.append(kernels.paged_decode(q[:d], keys, values, *rows, self.scale, plan=split, window=window))
             if d < len(plan.rows):
+                rows = (inputs.tables[d:], inputs.seq_lens[d:])
                 parts.append(
-                    kernels.paged_prefill(
-                        q[d:], keys, values, inputs.tables[d:], inputs.seq_lens[d:], prefill_start, self.scale
-                    )
+                    kernels.paged_prefill(q[d:], keys, values, *rows, prefill_start, self.scale, window=window)
                 )
             return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -78,6 +80,7 @@ class Runner:
         padded = np.zeros((len(rows), max(len(t) for t in tables)), dtype=np.int32)
         for i, table in enumerate(tables):
             padded[i, : len(table)] = table
+        np.maximum(padded, 0, out=padded)  # behind a window an entry is NULL: any block will do, none is read
         row_of = np.repeat(np.arange(len(rows)), counts)
         slots = padded[row_of, positions // size].astype(np.int64) * size + positions % size
         decodes = next((i for i, count in enumerate(counts) if count > 1 or plan.sequences[i].prefilling), len(rows))

@@ -58,6 +58,7 @@ class ModelConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     architecture: str = "llama"
+    window: int = 0  # positions that a query attends to, its own included, in every layer; 0: all before it
 
     def __post_init__(self) -> None:
         for field in _SIZES:
@@ -211,7 +212,7 @@ def config_from_folder(folder: Path) -> ModelConfig:
             raise facts.refuse(what)
     hidden, heads = facts.integer("hidden_size"), max(facts.integer("num_attention_heads"), 1)
     max_len = facts.integer("max_position_embeddings")
-    _check_window(facts, _folder_window(facts, arch, max_len), max_len)
+    window = _folder_window(facts, arch, max_len)
     theta, scaling = _folder_rope(facts)
     eos = [values.get("eos_token_id")]
     if (folder / "generation_config.json").is_file():
@@ -235,18 +236,25 @@ def config_from_folder(folder: Path) -> ModelConfig:
         qkv_bias=arch == "qwen2" or (arch == "llama" and bias),
         output_bias=arch == "llama" and bias,
         architecture=arch,
+        window=window if 0 < window < max_len else 0,
     )
 
 
 def _folder_window(facts: _Facts, arch: str, max_len: int) -> int:
-    """The smallest attention window of any layer; `max_len` where attention is full."""
+    """The attention window of every layer; `max_len` where attention is full.
+
+    Raises:
+        ModelError: some layers have one and others do not.
+    """
     values = facts.values
     kinds = values.get("layer_types")
-    if (isinstance(kinds, list) and "sliding_attention" in kinds) or (
-        arch == "qwen2" and values.get("use_sliding_window")
-    ):
-        return facts.integer("sliding_window", _MISTRAL_DEFAULT_WINDOW)
-    if arch == "mistral":
+    sliding = isinstance(kinds, list) and "sliding_attention" in kinds
+    if sliding or (arch == "qwen2" and values.get("use_sliding_window")):
+        window = facts.integer("sliding_window", _MISTRAL_DEFAULT_WINDOW)
+        if not sliding or set(kinds or ()) != {"sliding_attention"}:
+            _check_window(facts, window, max_len)
+        return window
+    if arch == "mistral" and kinds is None:
         if "sliding_window" not in values:
             return _MISTRAL_DEFAULT_WINDOW
         return facts.integer("sliding_window", max_len)
@@ -255,7 +263,8 @@ def _folder_window(facts: _Facts, arch: str, max_len: int) -> int:
 
 def _check_window(facts: _Facts, window: int, max_len: int) -> None:
     if 0 < window < max_len:
-        raise facts.refuse(f"a sliding attention window of {window:,} tokens in a context of {max_len:,}")
+        where = f"a sliding attention window of {window:,} tokens in a context of {max_len:,}"
+        raise facts.refuse(f"{where}, in some layers or in a GGUF file,")
 
 
 def _folder_rope(facts: _Facts) -> tuple[float, RopeScaling | None]:

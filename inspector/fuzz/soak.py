@@ -74,7 +74,7 @@ class Soak:
         for seq in list(self.model.tables):
             self._free(seq, Kind.FINISH, Reason.STOP)
         for lease in list(self.model.transfers):
-            self._both(lambda lease=lease: self.ours.unlease(lease), lambda lease=lease: self.model.unlease(lease))
+            self._end_lease(lease)
         while self.model.steps:
             self._end()
         self._compare("finish")
@@ -197,8 +197,10 @@ class Soak:
 
     def _unlease(self) -> None:
         if self.model.transfers:
-            lease = self.random.choice(list(self.model.transfers))
-            self._both(lambda: self.ours.unlease(lease), lambda: self.model.unlease(lease))
+            self._end_lease(self.random.choice(list(self.model.transfers)))
+
+    def _end_lease(self, lease: int) -> None:
+        self._both(lambda: self.ours.unlease(lease), lambda: self.model.unlease(lease))
 
     def _expire(self) -> None:
         self._both(self.ours.expire, lambda: self.model.expire(self.model.begun))

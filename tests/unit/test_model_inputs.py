@@ -61,12 +61,8 @@ def change_json(path: Path, **values: Any) -> None:
     [
         ({"model_type": "gemma3"}, "architecture 'gemma3' is not supported; Llama-family (llama, mistral, qwen2) only"),
         ({"model_type": ...}, "names no architecture"),
-        (
-            {"model_type": "mistral", "sliding_window": 128},
-            "sliding attention window of 128 tokens in a context of 512",
-        ),
         ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64}, "window of 64 tokens"),
-        ({"layer_types": ["sliding_attention"], "sliding_window": 32}, "window of 32 tokens"),
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}, "window of 32 tokens"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"mlp_bias": True}, "a bias in the MLP"),
         ({"quantization_config": {"quant_method": "awq"}}, "a quantised checkpoint"),
@@ -102,7 +98,11 @@ def test_folder_configs(values: dict[str, Any], says: str, folder: Path) -> None
 
 def test_mistral_without_a_word_about_its_window_has_one(folder: Path) -> None:
     change_json(folder / "config.json", model_type="mistral", sliding_window=..., max_position_embeddings=32768)
-    assert "window of 4,096 tokens in a context of 32,768" in refusal(lambda: config_from_folder(folder))
+    assert config_from_folder(folder).window == 4096
+    change_json(folder / "config.json", sliding_window=40000)
+    assert config_from_folder(folder).window == 0, "a window as long as the context is none"
+    change_json(folder / "config.json", sliding_window=128)
+    assert config_from_folder(folder).window == 128
 
 
 def test_end_of_text_ids_come_from_both_files(folder: Path) -> None:
