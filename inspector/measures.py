@@ -199,7 +199,7 @@ def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
     trace = frozen(trace)
     s = measured if measured is not None else series(trace)
     events = trace.events
-    seconds = float(s.t_ns[-1] - s.t_ns[0]) * 1e-9 if len(s) else 0.0
+    seconds = (int(s.t_ns[-1]) - int(s.t_ns[0])) * 1e-9 if len(s) else 0.0
     return {
         "schema": "kvscope-summary/1",
         "events": len(s),

@@ -23,7 +23,7 @@ import numpy as np
 from kvscope.errors import KVScopeError, MissingDependency, UsageError
 from kvscope.inspector.export.tables import batches, schemas, table_batch
 from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, lanes
-from kvscope.inspector.source import TraceLike, frozen
+from kvscope.inspector.source import MAX_RESIZED, TraceLike, frozen
 from kvscope.inspector.state import STATE_NAMES, state_at
 
 MEMORY, SPILL = "1GB", "8GB"
@@ -63,9 +63,10 @@ def ask(trace: TraceLike, sql: str, *, most: int | None = None) -> Iterator[Answ
         MissingDependency: DuckDB is not installed.
     """
     duckdb = _duckdb()
+    found = tables(trace)
     with tempfile.TemporaryDirectory(prefix="kvscope-query-") as spill, duckdb.connect(":memory:") as connection:
         try:
-            for name, table in tables(trace).items():
+            for name, table in found.items():
                 connection.register(name, table)
             connection.execute(f"SET memory_limit='{MEMORY}'")
             connection.execute(f"SET temp_directory='{spill.replace(chr(39), chr(39) * 2)}'")
@@ -82,6 +83,9 @@ def ask(trace: TraceLike, sql: str, *, most: int | None = None) -> Iterator[Answ
             columns = tuple((str(name), str(kind)) for name, kind, *_ in answer.description)
             yield Answer(columns, rows)
         except duckdb.Error as error:
+            for table in found.values():
+                if isinstance(table.failure, KVScopeError):
+                    raise table.failure from None
             raise QueryError(_one_line(str(error))) from error
 
 
@@ -113,7 +117,7 @@ def _rows(connection: Any) -> Iterator[tuple[Any, ...]]:
 
 def _one_line(message: str) -> str:
     """What DuckDB says, without its picture of the place."""
-    lines = [line.strip() for line in message.splitlines()]
+    lines = [line.strip() for line in message.partition("Detail: Python exception")[0].splitlines()]
     told = " ".join(line for line in lines if line and not line.startswith(("LINE ", "^")))
     return told if len(told) <= 400 else told[:400] + " ..."
 
@@ -128,6 +132,7 @@ class Lazy:
 
     def __init__(self, schema: Any, make: Callable[[], Iterator[Any]]) -> None:
         self._schema, self._make = schema, make
+        self.failure: Exception | None = None  # what ended the last reading; DuckDB passes on its text only
 
     def __arrow_c_schema__(self) -> Any:
         return self._schema.__arrow_c_schema__()
@@ -135,8 +140,15 @@ class Lazy:
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         import pyarrow as pa
 
-        reader = pa.RecordBatchReader.from_batches(self._schema, self._make())
+        reader = pa.RecordBatchReader.from_batches(self._schema, self._guarded())
         return reader.__arrow_c_stream__(requested_schema)
+
+    def _guarded(self) -> Iterator[Any]:
+        try:
+            yield from self._make()
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 def tables(trace: TraceLike) -> dict[str, Lazy]:
@@ -170,6 +182,8 @@ def tables(trace: TraceLike) -> dict[str, Lazy]:
 
 
 def _blocks(trace: TraceLike) -> Iterator[tuple[Any, ...]]:
+    if trace.num_blocks > MAX_RESIZED:
+        raise QueryError(f"the pool has {trace.num_blocks:,} blocks: too many for a table, at most {MAX_RESIZED:,} are")
     end = int(np.asarray(trace.seqs)[-1]) if len(trace.events) else -1
     state = state_at(trace, end)
     columns = (state.gen, state.state, state.entries, state.leases, state.fill, state.published, state.writing,

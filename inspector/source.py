@@ -43,9 +43,19 @@ class Frozen:
         return np.asarray(seqs, np.int64), offsets, values
 
 
+MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged or made up, and passed over
+
+
+def resizes(events: EventArray) -> IntArray:
+    """The rows in which the pool grows or shrinks."""
+    rows = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+    sizes = np.stack([events["aux"][rows], events["lblock"][rows].astype(np.int64)])
+    return rows[((sizes >= 0) & (sizes <= MAX_RESIZED)).all(axis=0)]
+
+
 def most_blocks(num_blocks: int, events: EventArray) -> int:
     """The most blocks that the pool ever had: `num_blocks` at first, then what GROW and SHRINK say."""
-    changes = events[(events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK)]
+    changes = events[resizes(events)]
     sizes: list[int] = changes["aux"].tolist() + changes["lblock"].tolist()
     return max([num_blocks, *sizes])
 
@@ -53,7 +63,7 @@ def most_blocks(num_blocks: int, events: EventArray) -> int:
 def pool_sizes(trace: TraceLike) -> IntArray:
     """Blocks of the pool just after each event: it can grow and shrink in the course of a trace."""
     events = trace.events
-    rows = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+    rows = resizes(events)
     sizes = np.full(len(events), trace.num_blocks, dtype=np.int64)
     if len(rows):
         ends = np.append(rows[1:], len(events))
@@ -66,7 +76,7 @@ def pool_sizes(trace: TraceLike) -> IntArray:
 def size_after(trace: TraceLike, rows: int) -> int:
     """Blocks of the pool after the first `rows` events."""
     events = trace.events
-    changes = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+    changes = resizes(events)
     if not len(changes):
         return trace.num_blocks
     past = changes[changes < rows]

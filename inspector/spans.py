@@ -72,7 +72,8 @@ def sequence_lengths(trace: TraceLike) -> dict[int, int]:
             prompts[int(fact["seq_id"])] = by_request[int(fact["request"])]
         elif fact.get("type") == "output":
             outputs[int(fact["seq_id"])] = int(fact["tokens"])
-    return {s: prompts[s] + n for s, n in sorted(outputs.items()) if s in prompts}
+    lengths = {s: prompts[s] + n for s, n in sorted(outputs.items()) if s in prompts}
+    return {s: n for s, n in lengths.items() if 0 <= n < 2**62}  # others were made up
 
 
 def model_facts(trace: TraceLike) -> dict[str, Any]:

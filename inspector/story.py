@@ -216,6 +216,8 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
     block = finding.block
     held = list(dict.fromkeys(names(h.seq_id) for h in holders(trace, block, finding.seq) if h.kind == "table"))
     at = block - pool.first
+    if not 0 <= at < pool.num_blocks:
+        return f"b{block} is not in the pool"
     state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[at])]
     current = life(block, int(pool.gen[at]))
     by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""

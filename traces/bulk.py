@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.traces.files import AppendFile, dump_line
+from kvscope.traces.files import AppendFile, dump_late, dump_line
 from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES, claim_folder
+from kvscope.traces.hot import DETAIL_VALUES
 from kvscope.traces.manifest import write_manifest
 from kvscope.traces.schema import EVENT_DTYPE, FORMAT_VERSION, EventArray
 from kvscope.traces.segment import MAX_BATCH_ROWS, NO_DETAILS, DetailColumn, SegmentWriter, encode_batch
@@ -54,7 +55,7 @@ class BulkWriter:
             write_manifest(self.path, self._manifest | {"clean": False, "events": None})
             self._segments = SegmentWriter(self.path)
             self._streams = [AppendFile(self.path / name) for name in (SITES, ACTORS, FACTS, LATE)]
-        self._site_file, self._actor_file, self._fact_file, _ = self._streams
+        self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
 
     def rows(self, seqs: npt.NDArray[np.int64], events: EventArray, details: DetailColumn = NO_DETAILS) -> None:
         """Append rows and the details among them.
@@ -80,9 +81,23 @@ class BulkWriter:
                 hi = min(end, lo + MAX_BATCH_ROWS)
                 a, b = np.searchsorted(positions, (lo, hi)).tolist()
                 part = (positions[a:b] - lo, offsets[a : b + 1] - offsets[a], values[offsets[a] : offsets[b]])
+                part = self._without_long(part, seqs[lo:hi])
                 self._segments.append(encode_batch(events[lo:hi], part), int(seqs[lo]), events[lo:hi])
                 lo = hi
         self._next = int(seqs[-1]) + 1
+
+    def _without_long(self, details: DetailColumn, seqs: npt.NDArray[np.int64]) -> DetailColumn:
+        """Details of more than 8 values go to the late stream, as a recorder's do: a batch stays small."""
+        positions, offsets, values = details
+        lengths = np.diff(offsets)
+        long = lengths > DETAIL_VALUES
+        if not long.any():
+            return details
+        for i in np.flatnonzero(long).tolist():
+            held = values[offsets[i] : offsets[i + 1]].tolist()
+            self._late_file.write(dump_late(int(seqs[positions[i]]), held))
+        kept = np.append(0, np.cumsum(lengths[~long]))
+        return positions[~long], kept, values[np.repeat(~long, lengths)]
 
     def site(self, number: int, frames: Iterable[Frame]) -> None:
         """Name a call site."""

@@ -134,6 +134,7 @@ class PackedPlace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._fd = -1
         self._fd = open_regular(path.resolve())
         try:
             self._members = self._directory()

@@ -19,8 +19,10 @@ import numpy.typing as npt
 from kvscope.traces.files import AppendFile, PWrite
 from kvscope.traces.place import Place
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
+from kvscope.traces.unpacked import unpacked_bytes
 
 MAX_BATCH_ROWS = 16_384
+MAX_UNPACKED_BYTES = 32 << 20  # of a batch; ours have 2 MiB at most
 MAX_SEGMENT_BATCHES = 256
 SCHEMA_ENTRY, BATCH_ENTRY = 0, 1
 
@@ -99,6 +101,9 @@ def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
     """
     import pyarrow as pa
 
+    claimed = unpacked_bytes(message)
+    if claimed > MAX_UNPACKED_BYTES:
+        raise ValueError(f"it would unpack to {claimed:,} bytes, a batch has at most {MAX_UNPACKED_BYTES:,}")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
         batch.validate()

@@ -15,10 +15,14 @@ from kvscope.inspector.workloads.generate import generate
 from kvscope.inspector.workloads.objects import CountTokens, read_json
 from kvscope.inspector.workloads.request import MAX_OUTPUT, Rows, Workload
 from kvscope.inspector.workloads.tables import read_csv
+from kvscope.traces.folder import open_regular
 from kvscope.traces.schema import Kind
 
 if TYPE_CHECKING:
     from kvscope.traces.sink import Trace
+
+MAX_LINE = 1 << 30  # characters: a list of conversations may be one line
+_PIECE = 1 << 20
 
 
 def open_workload(source: str, *, limit: int | None = None, count_tokens: CountTokens | None = None) -> Workload:
@@ -57,11 +61,21 @@ def open_workload(source: str, *, limit: int | None = None, count_tokens: CountT
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
+    with open(open_regular(path.resolve()), "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         with io.TextIOWrapper(gzip.open(file) if zipped else file, encoding="utf-8-sig", newline=None) as text:
-            yield from text
+            pieces: list[str] = []
+            while piece := text.readline(_PIECE):
+                if "\0" in piece or len(pieces) > MAX_LINE // _PIECE:
+                    what = f"has a line of more than {MAX_LINE:,} characters" if "\0" not in piece else "is not text"
+                    raise UsageError(f"{path} {what}: no workload file")
+                pieces.append(piece)
+                if piece.endswith("\n"):
+                    yield "".join(pieces)
+                    pieces.clear()
+            if pieces:
+                yield "".join(pieces)
 
 
 def _put_back(first: str, rest: Iterator[str]) -> Iterator[str]:
