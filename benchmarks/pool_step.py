@@ -1,0 +1,91 @@
+"""What scheduling a decode step costs the accounting: one token for each of 256 sequences, tracing on."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kvscope.benchmarks.pool_peers import ListPool
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.traces import EventSink, PoolFacts, Recorder
+
+SEQUENCES, PROMPT, BLOCK_SIZE = 256, 512, 16
+STEPS = 2 * BLOCK_SIZE  # sequences end at different slots, so that in each step the same share of them gets a block
+LIMIT_US = 60.0
+
+
+class Decoding:
+    """256 sequences that decode side by side, each behind a prompt of its own."""
+
+    def __init__(self, sink: EventSink | None) -> None:
+        blocks = SEQUENCES * (PROMPT // BLOCK_SIZE + 40)
+        self.manager = BlockManager(blocks, BLOCK_SIZE, sink=sink, hash_key=b"bench")
+        self.ids = list(range(SEQUENCES))
+        self.lengths = [PROMPT + seq % BLOCK_SIZE for seq in self.ids]
+        for seq, length in enumerate(self.lengths):
+            self.manager.admit(seq, [seq * 10_000 + i for i in range(length)])
+            self.manager.write(seq, 0, length)
+        self.manager.begin_step([Scheduled(s, 0, n) for s, n in enumerate(self.lengths)])
+        self.manager.end_step()
+
+    def step(self, token: int) -> int:
+        """One step; ns of this thread's processor time."""
+        rows = [Scheduled(seq, n, n + 1) for seq, n in enumerate(self.lengths)]
+        tokens = [token] * SEQUENCES
+        start = time.thread_time_ns()
+        self.manager.append_many(self.ids, tokens)
+        self.manager.begin_step(rows)
+        self.manager.end_step()
+        spent = time.thread_time_ns() - start
+        self.lengths = [n + 1 for n in self.lengths]
+        return spent
+
+    def rewind(self) -> None:
+        """Back to the prompts, off the clock."""
+        for seq in self.ids:
+            self.lengths[seq] = PROMPT + seq % BLOCK_SIZE
+            self.manager.truncate(seq, self.lengths[seq])
+
+
+def list_step() -> float:
+    """us that a Python list takes to hand 256 blocks out and take them back: the baseline of this machine."""
+    pool = ListPool(4096)
+    start = time.thread_time_ns()
+    for _ in range(20):
+        pool.release(pool.take(SEQUENCES))
+    return (time.thread_time_ns() - start) / 20_000
+
+
+def step_rows(rounds: int) -> list[dict[str, Any]]:
+    """Mean of one round of steps, the best of several rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        facts = PoolFacts(1 << 15, BLOCK_SIZE)
+        ring = Recorder(Path(folder) / "steps", pool=facts, hot_rows=1 << 16, seal_after_s=3600.0)
+        best = {"off": float("inf"), "on": float("inf")}
+        baseline = float("inf")
+        decoding: dict[str, Decoding] = {"off": Decoding(None), "on": Decoding(ring)}
+        gc.collect()
+        gc.disable()
+        for turn in range(rounds):
+            baseline = min(baseline, list_step())
+            for name, run in decoding.items():
+                ring.seal()
+                spent = 0
+                for token in range(STEPS):
+                    spent += run.step(turn * 1000 + token)
+                    ring.seal()
+                best[name] = min(best[name], spent / STEPS / 1000)
+                run.rewind()
+        gc.enable()
+        assert ring.dropped == 0
+        ring.close()
+    name = f"decode step of {SEQUENCES} sequences (append, begin, end), "
+    return [
+        {"name": name + label, "value": round(best[key], 1), "unit": "us", "baseline": round(baseline, 1),
+         "ratio": round(baseline / best[key], 3), "gate": gate, "ok": None if gate is None else best[key] <= gate}
+        for key, label, gate in (("off", "off", None), ("on", "recording", LIMIT_US))
+    ]  # fmt: skip
