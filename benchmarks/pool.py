@@ -1,10 +1,10 @@
 """What the block pool costs: `python -m kvscope.benchmarks.pool [--json] [--blocks N] [--quick]`.
 
 ns of processor time of the calling thread per block, ledger included, with recording off and on. *On* is the burst: the
-ring of the recorder has room, nothing is sealed meanwhile; *sustained* is the time that passes, with sealing beside it.
+ring of the recorder has room, nothing is sealed meanwhile; *sustained* is the time that passes, with sealing beside.
 The baseline is vLLM's `BlockPool` in the same process (no ledger, no caching, no events), its runs interleaved with
-ours; where vLLM is not installed, figures recorded once, scaled by a Python list measured now, and marked so. A ratio is
-how many times as fast as the baseline; rows of growth and of bytes have an upper bound as their gate.
+ours; where vLLM is not installed, figures recorded once, scaled by a Python list measured now, and marked so. A ratio
+is how many times as fast as the baseline; rows of growth and of bytes have an upper bound as their gate.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ import numpy as np
 
 from kvscope.benchmarks.pool_memory import memory_rows
 from kvscope.benchmarks.pool_peers import (
-    BATCH, BULK, BULK_ROW, CALL_ROW, CALLS_ROW, ONE_ROW, RECORDED_LIST, RECORDED_VLLM, SHARE_ROW, Bodies, list_bodies,
+    BATCH,
+    BULK,
+    BULK_ROW,
+    CALL_ROW,
+    CALLS_ROW,
+    ONE_ROW,
+    RECORDED_LIST,
+    RECORDED_VLLM,
+    SHARE_ROW,
+    Bodies,
+    list_bodies,
     vllm_bodies,
 )  # fmt: skip
-
+from kvscope.benchmarks.pool_step import step_rows
 from kvscope.engine.pool import BlockPool
 from kvscope.traces import Kind, PoolFacts, Reason, Recorder
 from kvscope.traces.segment import MAX_BATCH_ROWS
@@ -64,9 +74,9 @@ def pool_bodies(num_blocks: int, sink: Recorder | None) -> Bodies:
 
     def batch() -> int:
         begin()
-        blocks = pool.take(BATCH, seq_id=1, lblock=0, reason=Reason.DECODE)
+        blocks = pool.take(BATCH, seq_id=seq_ids, lblock=lblocks, reason=Reason.DECODE)
         begin()
-        pool.release_row(blocks, seq_id=1, lblock=0, reason=Reason.STOP)
+        pool.release_row(blocks, seq_id=seq_ids, lblock=lblocks, reason=Reason.STOP)
         return BATCH
 
     def share() -> int:
@@ -134,9 +144,8 @@ def speed_rows(num_blocks: int, rounds: int) -> list[dict[str, Any]]:
         mark = "vLLM" if peers else "vLLM as recorded, scaled"
         for name, gates in GATES.items():
             base = lists[name if name in lists else BULK_ROW]
-            runs = [lambda n=name: burst(off[n], None), lambda n=name: burst(on[n], ring), lambda b=base: burst(b, None)]
-            if peers:
-                runs.append(lambda n=name: burst(peers[n], None))
+            bodies = [(off[name], None), (on[name], ring), (base, None), *([(peers[name], None)] if peers else [])]
+            runs = [lambda b=body, s=sink: burst(b, s) for body, sink in bodies]
             figures = best_of(runs, rounds)
             scale = RECORDED_VLLM[name] / RECORDED_LIST[name if name in RECORDED_LIST else BULK_ROW]
             peer = figures[3] if peers else figures[2] * scale
@@ -199,7 +208,7 @@ def churn(pool: BlockPool, sink: Recorder) -> Callable[[], int]:
 
 def measure(num_blocks: int = 1 << 14, rounds: int = ROUNDS, sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]]:
     """All rows."""
-    return [*speed_rows(num_blocks, rounds), *growth_rows(sizes, rounds), *memory_rows()]
+    return [*speed_rows(num_blocks, rounds), *growth_rows(sizes, rounds), *memory_rows(), *step_rows(rounds)]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,11 +14,12 @@ from kvscope.errors import UsageError
 MAX_BLOCKS = 1 << 24
 MAX_BLOCK_SIZE = 1024
 
+# The words of `BlockArrays.words`.
+ENTRY, STATE, FILL_MASK = 1 << 32, 1 << 16, (1 << 16) - 1
+
 
 # The arrays of a pool, and what they hold of a block that was never handed out.
-_EMPTY = {
-    "state": 0, "gen": 0, "entries": 0, "leases": 0, "leased_slots": 0, "fill": 0, "last_use_step": -1,
-}  # fmt: skip
+_EMPTY = {"words": 0, "gen": 0, "leases": 0, "leased_slots": 0, "last_use_step": -1}
 
 
 class BlockState(IntEnum):
@@ -48,23 +49,27 @@ class BlockArrays:
         check_geometry(num_blocks, block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.state = np.zeros(num_blocks, dtype=np.uint8)
+        self.words = np.zeros(num_blocks, dtype="<i8")  # entries << 32 | state << 16 | fill: one access for all three
         self.gen = np.zeros(num_blocks, dtype=np.int32)
-        self.entries = np.zeros(num_blocks, dtype=np.int32)
         self.leases = np.zeros(num_blocks, dtype=np.int32)
         self.leased_slots = np.zeros(num_blocks, dtype=np.int32)  # leading slots that some lease covers
-        self.fill = np.zeros(num_blocks, dtype=np.int32)
         self.last_use_step = np.full(num_blocks, -1, dtype=np.int64)
         self._look_at_arrays()
         self.completed_step = -1
+        self.newest_use = -1  # no block was used by a later step
+        self.open_leases = 0
         self._free = FreeList(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # evictable now, least recently released first
         self._fenced: dict[int, None] = {}  # cached, but an open step reads it: not evictable yet
         self._quarantined: dict[int, None] = {}
 
     def _look_at_arrays(self) -> None:
+        # The parts of the words, as arrays of their own.
+        self.entries = self.words.view("<i4")[1::2]
+        self.state = self.words.view("u1")[2::8]
+        self.fill = self.words.view("<i2")[0::4]
         # The same memory, one item at a time: several times as fast as an array's scalar access.
-        self._state, self._gen = self.state.data, self.gen.data
+        self._words, self._state, self._gen = self.words.data, self.state.data, self.gen.data
         self._entries, self._leases = self.entries.data, self.leases.data
         self._fill, self._last_use = self.fill.data, self.last_use_step.data
 
@@ -73,7 +78,7 @@ class BlockArrays:
 
         The arrays keep the lives of blocks that are gone, so that an id that comes back begins a life of its own.
         """
-        added = num_blocks - len(self.state)
+        added = num_blocks - len(self.words)
         if added > 0:
             for name, empty in _EMPTY.items():
                 old = getattr(self, name)

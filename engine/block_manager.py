@@ -247,6 +247,7 @@ class BlockManager(Elastic, Swapping):
             rows = list(scheduled)
             tables = [self._row(item.seq_id) for item in rows]
             number = self._steps.begin(rows)
+            self.pool.newest_use = number
             self._emit(Kind.STEP_BEGIN, aux=len(rows))
             for item, row in zip(rows, tables, strict=True):
                 blocks, gens = row.held()

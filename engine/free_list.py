@@ -6,6 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+_FIRST_NUMBERS = np.arange(1 << 13, dtype=np.int32)
+
+
+def numbers(lo: int, count: int) -> npt.NDArray[np.int32]:
+    """lo, lo + 1, ..., `count` of them; not to be written to."""
+    end = lo + count
+    return _FIRST_NUMBERS[lo:end] if end <= len(_FIRST_NUMBERS) else np.arange(lo, end, dtype=np.int32)
 
 
 class FreeList:
@@ -62,11 +69,14 @@ class FreeList:
 
     def push_many(self, blocks: IntArray) -> None:
         """Put blocks at the end, in this order."""
-        start = (self._head + self.count) % self._capacity
+        start, count = (self._head + self.count) % self._capacity, len(blocks)
         room = self._capacity - start
-        self._ring[start : start + len(blocks)] = blocks[:room]
-        self._ring[: max(0, len(blocks) - room)] = blocks[room:]
-        self.count += len(blocks)
+        if count <= room:
+            self._ring[start : start + count] = blocks
+        else:
+            self._ring[start:] = blocks[:room]
+            self._ring[: count - room] = blocks[room:]
+        self.count += count
 
     def to_list(self) -> list[int]:
         """All ids, next one first."""

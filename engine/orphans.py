@@ -11,10 +11,10 @@ from kvscope.engine.block_arrays import BlockState
 from kvscope.traces.schema import Reason
 
 if TYPE_CHECKING:
-    from kvscope.engine.pool import BlockPool
+    from kvscope.engine.block_life import BlockLife
 
 
-def leaf(pool: BlockPool, block: int) -> int:
+def leaf(pool: BlockLife, block: int) -> int:
     """The block to evict for this cached one: an evictable one behind it, with none behind that, or itself."""
     while True:
         behind = [found for found in pool.index.behind(block) if pool.is_evictable(found)]
@@ -23,7 +23,7 @@ def leaf(pool: BlockPool, block: int) -> int:
         block = behind[0]
 
 
-def withdraw_behind(pool: BlockPool, block: int, reason: Reason) -> None:
+def withdraw_behind(pool: BlockLife, block: int, reason: Reason) -> None:
     """Everything behind this block leaves the index, last first: the unheld is evicted, the held stays its holders'."""
     for found in pool.index.descendants(block):
         if pool.state[found] == BlockState.CACHED:

@@ -23,7 +23,10 @@ from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
-_FILES = ("block_manager.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py", "leases.py")
+_FILES = (
+    "block_manager.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py", "block_life.py",
+    "leases.py",
+)  # fmt: skip
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 

@@ -80,7 +80,8 @@ class HotWriter:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(self._fd, 0, size)
-            self.map = mmap.mmap(self._fd, size)
+            # Every page is there from the start: to fault one in costs as much as packing ten rows into it.
+            self.map = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         except BaseException:
             os.close(self._fd)
             path.unlink(missing_ok=True)

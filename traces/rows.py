@@ -57,6 +57,7 @@ assert ROW_BYTES == ROW_DTYPE.itemsize == 56
 _I16 = 2**15 - 1
 _BULK = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux")
 _CLIPPED = ("aux", "block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "kind", "reason")
+_TEMPLATE = ROW.pack
 _SATURATING = (4, 5)  # ref_before, ref_after
 _INT16 = np.dtype(np.int16)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -101,7 +102,7 @@ class RowWriter(Origins):
     `clipped` counts single rows with a value that its column could not hold.
     """
 
-    __slots__ = ("_buffer", "_limit", "_mask", "_next", "_pack")
+    __slots__ = ("_buffer", "_bulk", "_limit", "_mark", "_mask", "_next", "_pack", "_raw")
 
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(record, clock)
@@ -112,7 +113,8 @@ class RowWriter(Origins):
         self._buffer: Any = None
         self._rows: npt.NDArray[np.void] = np.empty(0, ROW_DTYPE)
         self._raw: npt.NDArray[np.void] = np.empty(0, f"V{ROW_BYTES}")
-        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._bulk: list[npt.NDArray[Any]] = []
+        self._mark: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._lap: tuple[int, npt.NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         self._pack = ROW.pack_into
         self._guarded = not gil_enabled()
@@ -124,7 +126,8 @@ class RowWriter(Origins):
         """Use `capacity` slots of `buffer`, from byte `offset` on, as the ring."""
         self._buffer = memoryview(buffer)[offset : offset + capacity * ROW_BYTES]
         self._rows = np.frombuffer(self._buffer, ROW_DTYPE)
-        self._columns = {name: self._rows[name] for name in ROW_DTYPE.names or ()}
+        self._bulk = [self._rows[name] for name in _BULK]
+        self._mark = self._rows["mark"]
         self._raw = np.frombuffer(self._buffer, f"V{ROW_BYTES}")
         self._mask = capacity - 1
         self._lap = (-1, self._lap[1])
@@ -194,12 +197,11 @@ class RowWriter(Origins):
         Raises:
             UsageError: the arrays differ in length or are not one-dimensional; nothing was written.
         """
-        arrays: list[tuple[str, npt.NDArray[Any]]] = []
-        scalars = [-1, -1, -1, -1, -1, -1, -1, 0]
         count = -1
-        for i, value in enumerate((block, gen, seq_id, lblock, ref_before, ref_after, fill, aux)):
+        arrays: list[tuple[int, npt.NDArray[Any]]] = []
+        scalars: list[Any] = [block, gen, seq_id, lblock, ref_before, ref_after, fill, aux]
+        for i, value in enumerate(scalars):
             if value.__class__ is int:
-                scalars[i] = value
                 continue
             array = value if value.__class__ is np.ndarray else np.asarray(value)
             if array.ndim != 1:
@@ -207,23 +209,24 @@ class RowWriter(Origins):
                     scalars[i] = int(array)
                     continue
                 raise UsageError(f"emit_many: {_BULK[i]} has {array.ndim} dimensions, expected one")
-            length = len(array)
-            if length != count:
+            if count != len(array):
                 if arrays:
-                    raise UsageError(f"emit_many: {_BULK[i]} has {length} values where {arrays[0][0]} has {count}")
-                count = length
+                    other = _BULK[arrays[0][0]]
+                    raise UsageError(f"emit_many: {_BULK[i]} has {len(array)} values where {other} has {count}")
+                count = len(array)
             if i in _SATURATING and array.dtype != _INT16:
                 array = np.minimum(array, _I16)
-            arrays.append((_BULK[i], array))
-        block, gen, seq_id, lblock, ref_before, ref_after, fill, aux = scalars
+            scalars[i] = -1 if i < 7 else 0
+            arrays.append((i, array))
+        b, g, s, lb, before, after, f, a = scalars
         if not arrays:
-            return self.emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
+            return self.emit(kind, reason, b, g, before, after, f, s, lb, a)
         if count == 0:
             return self._next
-        values = (self._t, self._origin, aux, block, gen, seq_id, lblock, ref_before, ref_after, fill, kind, reason, 0)
-        return self._emit_rows(ROW.pack(*values), arrays, count)
+        template = _TEMPLATE(self._t, self._origin, a, b, g, s, lb, before, after, f, kind, reason, 0)
+        return self._emit_rows(template, arrays, count)
 
-    def _emit_rows(self, template: bytes, arrays: list[tuple[str, npt.NDArray[Any]]], count: int) -> int:
+    def _emit_rows(self, template: bytes, arrays: list[tuple[int, npt.NDArray[Any]]], count: int) -> int:
         """Write `count` rows in the pieces that the ring has room for."""
         first = -1
         done = 0
@@ -235,7 +238,7 @@ class RowWriter(Origins):
             rows = rows if rows < self._mask + 1 - slot else self._mask + 1 - slot
             if rows > 0:
                 self._next = seq + rows
-                raw, columns = self._raw, self._columns
+                raw, columns, marks = self._raw, self._bulk, self._mark
             elif self._make_room(wanted):
                 continue
             else:
@@ -244,11 +247,11 @@ class RowWriter(Origins):
             part = slice(slot, slot + rows)
             try:
                 raw[part] = template
-                for name, array in arrays:
-                    columns[name][part] = array if rows == count else array[done : done + rows]
+                for i, array in arrays:
+                    columns[i][part] = array if rows == count else array[done : done + rows]
             finally:
                 # Even when interrupted: a claimed row without its mark would hold up everything behind it.
-                columns["mark"][part] = self._marks_of(seq - slot)[part]
+                marks[part] = self._marks_of(seq - slot)[part]
             done += rows
         return first
 

@@ -380,19 +380,19 @@ def test_an_interrupted_bulk_call_holds_nothing_up(tmp_path: Path) -> None:
     class Interrupt(BaseException):
         pass
 
-    class Columns(dict[str, Any]):
-        def __getitem__(self, name: str) -> Any:
-            if name == "gen":
+    class Columns(list[Any]):
+        def __getitem__(self, column: Any) -> Any:
+            if column == 1:  # the second one: gen
                 raise Interrupt
-            return super().__getitem__(name)
+            return super().__getitem__(column)
 
     path = tmp_path / "a.kvtrace"
     with Recorder(path, pool=POOL, sealing="inline", hot_rows=64, seal_rows=16) as recorder:
-        columns = recorder._columns
-        recorder._columns = Columns(columns)
+        columns = recorder._bulk
+        recorder._bulk = Columns(columns)
         with pytest.raises(Interrupt):
             recorder.emit_many(Kind.FREE, block=[1, 2], gen=[3, 4])
-        recorder._columns = columns
+        recorder._bulk = columns
         for i in range(100):
             recorder.emit(Kind.FREE, block=i)
     trace = open_trace(path)
