@@ -42,6 +42,9 @@ def simulate(
     at_once: Annotated[bool, typer.Option("--at-once", help="All requests are there at the start.")] = False,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once, at most.")] = 256,
     max_batched_tokens: Annotated[int, typer.Option(help="Positions computed per step.")] = 2048,
+    policy: Annotated[str, typer.Option(help="Order of the queue: fcfs, priority or fair.")] = "fcfs",
+    preemption: Annotated[str, typer.Option(help="recompute, or swap (the paged pool only).")] = "recompute",
+    swap_space: Annotated[str | None, typer.Option(help="Host memory for --preemption swap, such as 16GiB.")] = None,
     watermark: Annotated[float, typer.Option(help="Share of the pool kept free at admission.")] = 0.01,
     step_time: Annotated[
         str, typer.Option(help="Time of a step: base, and per prompt token, live token, copied token.")
@@ -75,7 +78,8 @@ def simulate(
         kv_memory=parse_bytes(kv_memory), bytes_per_token=shape.bytes_per_token,
         max_model_len=parse_tokens("max-model-len", max_model_len) if max_model_len else shape.max_model_len,
         max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, watermark=watermark, sharing=sharing,
-        at_once=at_once, service=ServiceTime.parse(step_time),
+        at_once=at_once, service=ServiceTime.parse(step_time), policy=policy, preemption=preemption,
+        swap_space=parse_bytes(swap_space) if swap_space is not None else 0,
     )  # fmt: skip
     cells = _cells(allocator, block_size)
     requests = open_workload(workload, limit=limit)
@@ -159,6 +163,7 @@ def to_json(workload: Workload, shape: ModelShape, settings: Settings, rows: lis
             "model": shape.name, "bytes_per_token": settings.bytes_per_token, "kv_memory": settings.kv_memory,
             "max_model_len": settings.max_model_len, "max_seqs": settings.max_seqs,
             "max_batched_tokens": settings.max_batched_tokens, "watermark": settings.watermark,
+            "policy": settings.policy, "preemption": settings.preemption, "swap_space": settings.swap_space,
             "sharing": settings.sharing, "at_once": settings.at_once, "step_time": str(settings.service),
             "benefit_ratio": settings.max_model_len / lengths(workload)["length_p50"],
         },
@@ -200,6 +205,7 @@ def show(console: Console, workload: Workload, shape: ModelShape, settings: Sett
         console.print(Text(line, style="dim"))
 
 
+_GROUPS = 8  # users or priorities that are named at most
 COLUMNS = ("allocator", "block", "at once", "peak", "used", "tail", "reserved", "holes", "waits", "preempted", "copies",
            "hits", "makespan", "tokens/s", "sim. req/s")  # fmt: skip
 
@@ -240,7 +246,27 @@ def _remarks(workload: Workload, settings: Settings, rows: list[Outcome]) -> Ite
         if any(counts):
             many = f"{min(counts):,} to {max(counts):,}" if min(counts) != max(counts) else f"{counts[0]:,}"
             yield f"note: {many} requests {reason}"
+    yield from _policy_remarks(workload, settings, rows)
     if settings.sharing and not workload.names_prefixes and any(row.allocator == "paged" for row in rows):
         yield "note: the workload names no common prefixes and no samples: there is nothing to share"
     for note in workload.notes:
         yield f"note: {note}"
+
+
+def _policy_remarks(workload: Workload, settings: Settings, rows: list[Outcome]) -> Iterator[str]:
+    """Who waited how long, and what the chosen policy could not do here."""
+    if settings.plain:
+        return
+    yield f"policy {settings.policy}, preemption by {settings.preemption}: the real scheduler was stepped for every row"
+    for row in rows:
+        for name, wait in list((row.first_token_by or {}).items())[:_GROUPS]:
+            usual, late = span(wait["mean_s"]), span(wait["p99_s"])
+            yield f"{row.allocator}: {name}, {wait['sequences']:,} sequences: first token after {usual}, p99 {late}"
+        if row.swapped_tokens:
+            yield f"{row.allocator}: {row.swapped_tokens:,} tokens moved to or from host memory"
+    if settings.policy == "fair" and not workload.names_users:
+        yield "note: the workload names no users: turns by user are turns in order of arrival"
+    if settings.policy == "priority" and not workload.names_priorities:
+        yield "note: the workload names no priorities: the order is that of arrival"
+    if settings.preemption == "swap" and any(row.allocator != "paged" for row in rows):
+        yield "note: only the paged pool has a host tier: the other allocators recompute"

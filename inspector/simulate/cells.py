@@ -74,7 +74,7 @@ def simulate(
     )  # fmt: skip
     simple = all(r.samples == 1 and r.answer < 0 for r in workload.requests)  # what SharedRun can count
     count = (simple or not share) and not (
-        drive or trace is not None or settings.max_batched_tokens < settings.max_seqs
+        drive or trace is not None or not settings.plain or settings.max_batched_tokens < settings.max_seqs
     )
     start, cpu = time.perf_counter(), time.process_time()
     run: CountedRun | DrivenRun
@@ -100,7 +100,8 @@ def _driven(workload: Workload, cell: Cell, settings: Settings, space: Space, *,
             on_finish: OnFinish | None) -> DrivenRun:  # fmt: skip
     manager: BlockManager | RegionManager
     if cell.allocator == "paged":
-        manager = BlockManager(space.num_blocks, cell.block_size, sink=sink, share_prefixes=share)
+        host = settings.swap_space // (cell.block_size * settings.bytes_per_token)
+        manager = BlockManager(space.num_blocks, cell.block_size, sink=sink, share_prefixes=share, host_blocks=host)
     else:
         manager = RegionManager(space, sink=sink)
     return DrivenRun(workload.requests, manager, settings, share=share, could_hold=space.could_hold, sink=sink,

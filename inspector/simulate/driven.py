@@ -13,6 +13,8 @@ from typing import Any
 
 from kvscope.engine.baselines import RegionManager
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.host_tier import Swap
+from kvscope.engine.policy import Policy, Preemption
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.engine.scheduler import Scheduler, StepPlan
@@ -137,8 +139,11 @@ class DrivenRun:
         limits = settings.scheduler
         if self._space is not None and self._space.name == "reserved":
             limits = replace(limits, watermark=0.0)  # nothing that is admitted grows
+        if self._space is not None:
+            limits = replace(limits, preemption=Preemption.RECOMPUTE)  # there is no host tier behind regions
         self._reserve = int(limits.watermark * manager.num_blocks)
-        self.scheduler = WatchedScheduler(manager, limits, sink=sink)
+        self.scheduler = WatchedScheduler(manager, limits, sink=sink, move=self._move)
+        self._moved = 0  # tokens that were swapped since the last step
         self._next_seq = 0
 
     def run(self, stop: Callable[[], bool]) -> Tally:
@@ -181,7 +186,7 @@ class DrivenRun:
         params = SamplingParams(max_tokens=output, n=forks, ignore_eos=True)
         for sample in range(1 if self._share else work.samples):
             prompt = prompt_tokens(work, number) if self._share else list(range(work.prompt))
-            request = Request(number, prompt, params, f"r{number}")
+            request = Request(number, prompt, params, f"r{number}", priority=work.priority, user=work.user)
             sequence = self._new(request, sample, work, number)
             self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, work.prompt, details=(number, output, forks))
             self.scheduler.submit(sequence)
@@ -219,6 +224,8 @@ class DrivenRun:
                 self._count_prompt(sequence)
         service = self.settings.service
         time = service.base + service.prefill * prefill + service.live * live + service.copy * copied
+        time += service.swap * self._moved
+        self.tally.swapped, self._moved = self.tally.swapped + self._moved, 0
         self.tally.copied += copied
         self.tally.copies += len(copies) if self._pool is not None else 0
         self._account(plan, time, preempted)
@@ -260,10 +267,21 @@ class DrivenRun:
         """Fork what has its prompt; give every sequence whose tokens are all computed the next, end what is done."""
         for member in [m for sequence in sampled for m in (sequence, *self._fork(sequence))]:
             if not member.output:
-                self.tally.waits.append(self.clock - member.arrival)
+                self._first_token(member)
             member.output.append(output_token(member.work, member.number, member.sample, len(member.output)))
             if len(member.output) == member.request.params.max_tokens:
                 self._finish(member)
+
+    def _first_token(self, member: Any) -> None:
+        wait = self.clock - member.arrival
+        self.tally.waits.append(wait)
+        if self.settings.policy != Policy.FCFS:
+            work = member.work
+            group = f"priority {work.priority}" if self.settings.policy == Policy.PRIORITY else work.user or "nobody"
+            self.tally.groups.setdefault(group, []).append(wait)
+
+    def _move(self, swaps: list[Swap]) -> None:
+        self._moved += sum(len(swap.blocks) for swap in swaps) * self.manager.block_size
 
     def _fork(self, sequence: Any) -> list[Any]:
         request, children = sequence.request, []

@@ -45,6 +45,8 @@ class Tally:
     too_big: int = 0
     cut: int = 0
     waits: list[int] = field(default_factory=list)  # from arrival to the first token
+    groups: dict[str, list[int]] = field(default_factory=dict)  # the same by user or priority
+    swapped: int = 0  # tokens moved to or from host memory
 
     def add(self, time: int, steps: int, running: int, held: int, filled: int, entries: int,
             holes: float | None, blocked: bool, blocked_by_holes: bool) -> None:  # fmt: skip
@@ -110,11 +112,13 @@ class Outcome:
     evictions: int
     preemptions: int
     recomputed_tokens: int
+    swapped_tokens: int
     steps: int
     makespan_s: float
     output_tokens_per_s: float | None
     first_token_mean_s: float | None
     first_token_p99_s: float | None
+    first_token_by: dict[str, dict[str, float]] | None  # by user or priority, where the policy looks at it
     wall_s: float
     cpu_s: float
     requests_per_cpu_s: float | None
@@ -134,6 +138,7 @@ def outcome(t: Tally, *, allocator: str, block_size: int, num_blocks: int, bytes
     slots = t.held * block_size
     waste = _ratio(slots - t.filled, slots)
     waits = np.asarray(t.waits, dtype=np.float64) / PS
+    groups = {name: np.asarray(times) / PS for name, times in sorted(t.groups.items())}
     moves = allocator != "paged"
     return Outcome(
         allocator=allocator, block_size=None if allocator == "reserved" else block_size, num_blocks=num_blocks,
@@ -148,10 +153,14 @@ def outcome(t: Tally, *, allocator: str, block_size: int, num_blocks: int, bytes
         prefix_hit_rate=_ratio(t.hit_tokens, t.prompt_tokens) if shared else None, prefix_hit_tokens=t.hit_tokens,
         cow_copies=0 if moves else t.copies, moves=t.copies if moves else 0,
         copied_bytes=t.copied * bytes_per_token, evictions=t.evictions, preemptions=t.preemptions,
-        recomputed_tokens=t.recomputed, steps=t.steps, makespan_s=makespan / PS,
+        recomputed_tokens=t.recomputed, swapped_tokens=t.swapped, steps=t.steps, makespan_s=makespan / PS,
         output_tokens_per_s=_ratio(t.output_tokens * PS, makespan),
         first_token_mean_s=float(waits.mean()) if len(waits) else None,
         first_token_p99_s=float(np.percentile(waits, 99)) if len(waits) else None, wall_s=wall_s,
+        first_token_by={
+            name: {"sequences": len(times), "mean_s": float(times.mean()), "p99_s": float(np.percentile(times, 99))}
+            for name, times in groups.items()
+        } or None,
         cpu_s=cpu_s, requests_per_cpu_s=_ratio(requests, cpu_s),
     )  # fmt: skip
 

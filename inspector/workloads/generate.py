@@ -7,6 +7,8 @@
     rate      arrivals per second, Poisson;   system  tokens of a system prompt in front of each prompt
               0, the default: all at once     groups  how many different system prompts there are (default 1)
     samples   answers per request             seed    same seed, same workload
+    users     u0, u1, ...: u0 sends half of   priorities  levels 0, 1, ..., drawn evenly (default 1)
+              the requests (default 1)
 
 A length is `450` (fixed), `100-1024` (uniform), `exp:450` (exponential) or `ln:6k:0.6` (log-normal with that mean, and
 that sigma of the logarithm); `k` is 1024.
@@ -23,7 +25,7 @@ from kvscope.errors import UsageError
 from kvscope.inspector.workloads.request import MAX_OUTPUT, MAX_PROMPT, MAX_SAMPLES, Rows, Workload
 
 DEFAULTS = {"requests": "100", "prompt": "512", "output": "128", "rate": "0", "system": "0", "groups": "1",
-            "samples": "1", "seed": "0"}  # fmt: skip
+            "samples": "1", "seed": "0", "users": "1", "priorities": "1"}  # fmt: skip
 MAX_REQUESTS = 10_000_000
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 Length = Callable[[random.Random], int]
@@ -42,7 +44,10 @@ def generate(spec: str, limit: int | None = None) -> Workload:
     groups = _integer("groups", values["groups"], 1, MAX_REQUESTS)
     samples = _integer("samples", values["samples"], 1, MAX_SAMPLES)
     rate = _rate(values["rate"])
-    chance = random.Random(_integer("seed", values["seed"], 0, 1 << 63))
+    seed = _integer("seed", values["seed"], 0, 1 << 63)
+    users = _integer("users", values["users"], 1, 10_000)
+    levels = _integer("priorities", values["priorities"], 1, 1000)
+    chance, who = random.Random(seed), random.Random(f"users {seed}")  # who asks changes nothing else
     rows = Rows(spec, "gen", limit)
     seconds = 0.0
     for number in range(requests):
@@ -50,9 +55,17 @@ def generate(spec: str, limit: int | None = None) -> Workload:
             break
         group = chance.randrange(groups)
         parts = [(group, system)] if system else []
-        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=samples, parts=parts)
+        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=samples, parts=parts,
+                 priority=who.randrange(levels), user=_user(who, users))  # fmt: skip
         seconds += chance.expovariate(rate) if rate else 0.0
     return rows.done()
+
+
+def _user(who: random.Random, users: int) -> str:
+    """The first of several users sends half of all requests, the others the rest."""
+    if users == 1:
+        return ""
+    return "u0" if who.random() < 0.5 else f"u{who.randrange(1, users)}"
 
 
 def _values(spec: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ class WorkRequest:
             not cover is this request's own.
         answer: identity of the output, where a later prompt repeats it; -1 for none.
         row: line of the file, for messages.
+        priority, user: as an engine's policies see it; 0 and nobody where the workload does not say.
     """
 
     arrival_ns: int
@@ -35,6 +36,8 @@ class WorkRequest:
     parts: tuple[tuple[int, int], ...] = ()
     answer: int = -1
     row: int = 0
+    priority: int = 0
+    user: str = ""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,16 @@ class Workload:
     kind: str
     requests: list[WorkRequest]
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def names_users(self) -> bool:
+        """Whether requests differ in who asks."""
+        return len({r.user for r in self.requests}) > 1
+
+    @property
+    def names_priorities(self) -> bool:
+        """Whether requests differ in priority."""
+        return len({r.priority for r in self.requests}) > 1
 
     @property
     def names_prefixes(self) -> bool:
@@ -85,7 +98,8 @@ class Rows:
         return self.limit is not None and len(self.workload.requests) >= self.limit
 
     def add(self, row: int, time_ns: int, prompt: int, output: int, *, samples: int = 1,
-            parts: Iterable[tuple[int, int]] = (), answer: int = -1, sort: bool = False) -> None:  # fmt: skip
+            parts: Iterable[tuple[int, int]] = (), answer: int = -1, sort: bool = False, priority: int = 0,
+            user: str = "") -> None:  # fmt: skip
         """One more request; times count from the first one.
 
         Raises:
@@ -103,7 +117,9 @@ class Rows:
         self._last_ns = time_ns
         self._no_output += output == 0
         self.workload.requests.append(
-            WorkRequest(time_ns - self._first_ns, prompt, max(output, 1), samples, tuple(parts), answer, row)
+            WorkRequest(
+                time_ns - self._first_ns, prompt, max(output, 1), samples, tuple(parts), answer, row, priority, user
+            )
         )
 
     def error(self, row: int, what: str) -> UsageError:

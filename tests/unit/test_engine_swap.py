@@ -97,5 +97,5 @@ def test_the_urgent_one_is_answered_first(loaded: LoadedModel) -> None:
 
 
 def test_an_impossible_host_tier_is_refused(loaded: LoadedModel) -> None:
-    with pytest.raises(UsageError, match="the host tier has 20000000 blocks: must be 0..16777216"):
+    with pytest.raises(UsageError, match=r"the host tier has 20000000 blocks: must be 0\.\.16777216"):
         build(loaded, 8, 20_000_000)
