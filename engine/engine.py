@@ -16,6 +16,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.kvcache import KVCache
 from kvscope.engine.limits import check_request
 from kvscope.engine.prefix import Extras
+from kvscope.engine.resizing import resize
 from kvscope.engine.runner import Runner
 from kvscope.engine.sampler import sample
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
@@ -104,6 +105,14 @@ class Engine:
                    dtype_bytes=config.dtype.itemsize, max_model_len=loaded.config.max_model_len,
                    bytes_per_token=self.cache.bytes_per_token)  # fmt: skip
 
+    def live(self) -> list[Request]:
+        """Requests that are queued or running, oldest first."""
+        return [sequences[0].request for sequences in self._sequences.values()]
+
+    def resize(self, num_blocks: int) -> int:
+        """Give the engine a pool of another size, between two steps; see `resizing.resize`."""
+        return resize(self, num_blocks)
+
     @property
     def has_work(self) -> bool:
         """Whether anything is queued or running."""
@@ -131,7 +140,7 @@ class Engine:
         """
         check_request(
             prompt, params, context=self.loaded.config.max_model_len, max_seqs=self.config.scheduler.max_seqs,
-            num_blocks=self.config.num_blocks, block_size=self.config.block_size,
+            num_blocks=self.manager.num_blocks, block_size=self.config.block_size,
             share_prefixes=self.config.share_prefixes,
         )  # fmt: skip
         request = Request(

@@ -34,19 +34,37 @@ class KVCache:
         shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
         self.bytes_per_token = config.bytes_per_token(dtype.itemsize)
         self.block_bytes = block_size * self.bytes_per_token
-        total = num_blocks * self.block_bytes
+        self.kv = self._zeros(shape, dtype, device)
+        self.host = self._host_space(host_blocks) if host_blocks else None
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+        """Zeros, not empty: a slot that was never written must not decide a result by what lay there before."""
+        total = shape[2] * self.block_bytes
         refusal = (
-            f"a pool of {num_blocks} blocks of {self.block_bytes:,} bytes ({total / 2**30:.1f} GiB) does not fit on "
+            f"a pool of {shape[2]} blocks of {self.block_bytes:,} bytes ({total / 2**30:.1f} GiB) does not fit on "
             f"{device}; lower num_blocks"
         )
         if device == "cpu" and total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise UsageError(refusal)  # the system may promise memory that it does not have
         try:
-            # Zeros, not empty: a slot that was never written must not decide a result by what lay there before.
-            self.kv = torch.zeros(shape, dtype=dtype, device=device)
+            return torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:  # torch reports exhausted memory on either device as a RuntimeError
             raise UsageError(refusal) from error
-        self.host = self._host_space(host_blocks) if host_blocks else None
+
+    def resize(self, num_blocks: int) -> None:
+        """Hold `num_blocks` blocks from now on; those below keep their content. Old and new memory exist at once.
+
+        Raises:
+            UsageError: the device cannot hold both; nothing was changed.
+        """
+        old = self.kv
+        layers, two, _, *rest = old.shape
+        kept = min(num_blocks, old.shape[2])
+        kv = self._zeros((layers, two, num_blocks, *rest), old.dtype, str(old.device))
+        kv[:, :, :kept] = old[:, :, :kept]
+        self.kv = kv
+        if self.host is not None:
+            self.host.kv = kv
 
     def _host_space(self, blocks: int) -> kernels.SwapSpace:
         total, memory = blocks * self.block_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

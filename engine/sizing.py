@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope.errors import UsageError
@@ -18,6 +20,7 @@ _UNITS = {
     "g": 10**9, "gb": 10**9, "gib": 2**30,
     "t": 10**12, "tb": 10**12, "tib": 2**40,
 }  # fmt: skip
+_SHARE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)")
 
 
@@ -34,6 +37,67 @@ def parse_bytes(text: str) -> int:
     if value <= 0:
         raise UsageError(f"{text!r} is not a usable size: it must be above zero")
     return value
+
+
+def parse_memory(text: str, device: str) -> int:
+    """Bytes from a size (`parse_bytes`), or from a share such as `60%` of what is free on the device now.
+
+    Free is, on a GPU, what the driver says; on the CPU the memory that the system calls available, or what is left
+    under the limit of its control group, whichever is less. Weights that are loaded already do not count as free.
+
+    Raises:
+        UsageError: it is neither, or not above zero, or more than all.
+    """
+    share = _SHARE.fullmatch(text.strip())
+    if share is None:
+        return parse_bytes(text)
+    percent = float(share[1])
+    if not 0 < percent <= 100:
+        raise UsageError(f"{text!r} is not a usable share: it must be above 0% and at most 100%")
+    return int(free_memory(device) * percent / 100)
+
+
+def free_memory(device: str) -> int:
+    """Bytes that could be allocated on the device now (see `parse_memory`)."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min(_available(Path("/proc/meminfo")), _left_in_group(Path("/sys/fs/cgroup")))
+
+
+def _available(meminfo: Path) -> int:
+    try:
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _left_in_group(group: Path) -> int:
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return max(0, int(limit) - int(used))
+    except (OSError, ValueError):  # no such group, or no limit ("max")
+        return 1 << 62
+
+
+def check_fits(blocks: int, block_bytes: int, block_size: int, device: str) -> str:
+    """What a pool takes, in words; empty for less than 1 GiB, which needs no mention.
+
+    Raises:
+        UsageError: more than is free on the device; says what would fit.
+    """
+    total, free = blocks * block_bytes, free_memory(device)
+    what = f"a pool of {blocks:,} blocks of {block_size} slots takes {total / 2**30:.1f} GiB"
+    if total > free:
+        raise UsageError(
+            f"{what}: {device} has {free / 2**30:.1f} GiB free, enough for {free // block_bytes:,} blocks; give fewer "
+            "with --num-blocks, or --kv-memory such as 50%"
+        )
+    return f"{what} of {free / 2**30:.1f} GiB free on {device}" if total >= 2**30 else ""
 
 
 def blocks_in(kv_bytes: int, config: ModelConfig, block_size: int, dtype_bytes: int) -> int:

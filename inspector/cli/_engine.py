@@ -37,16 +37,19 @@ class PoolOptions:
     kv_memory: str | None = None
     swap_space: str | None = None
 
-    def blocks(self, loaded: LoadedModel, dtype_bytes: int) -> int:
-        """Blocks of the pool for this model."""
+    def blocks(self, loaded: LoadedModel, dtype_bytes: int, device: str) -> int:
+        """Blocks of the pool for this model; a large one is announced, one that does not fit refused."""
         from kvscope.engine.block_arrays import MAX_BLOCKS
-        from kvscope.engine.sizing import blocks_in, parse_bytes
+        from kvscope.engine.sizing import blocks_in, check_fits, parse_memory
 
-        if self.kv_memory is None:
-            return self.num_blocks
-        count = blocks_in(parse_bytes(self.kv_memory), loaded.config, self.block_size, dtype_bytes)
+        count = self.num_blocks
+        if self.kv_memory is not None:
+            count = blocks_in(parse_memory(self.kv_memory, device), loaded.config, self.block_size, dtype_bytes)
         if count > MAX_BLOCKS:
             raise UsageError(f"kv_memory {self.kv_memory} holds {count:,} blocks: a pool has at most {MAX_BLOCKS:,}")
+        each = self.block_size * loaded.config.bytes_per_token(dtype_bytes)
+        if words := check_fits(count, each, self.block_size, device):
+            say(words)
         return count
 
     def host_blocks(self, loaded: LoadedModel, dtype_bytes: int) -> int:
@@ -64,11 +67,11 @@ class PoolOptions:
     def check(self, *, swaps: bool = False) -> None:
         """Raises UsageError for what is wrong whatever the model is; `swaps`: preempted sequences are to be swapped."""
         from kvscope.engine.block_arrays import check_geometry
-        from kvscope.engine.sizing import parse_bytes
+        from kvscope.engine.sizing import parse_bytes, parse_memory
 
         check_geometry(1 if self.kv_memory is not None else self.num_blocks, self.block_size)
         if self.kv_memory is not None:
-            parse_bytes(self.kv_memory)
+            parse_memory(self.kv_memory, "cpu")
         if self.swap_space is not None:
             parse_bytes(self.swap_space)
         if swaps != (self.swap_space is not None):

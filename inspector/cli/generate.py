@@ -40,7 +40,7 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
     block_size: Annotated[int, typer.Option(help="Token slots per block.")] = 16,
     num_blocks: Annotated[int, typer.Option(help="Blocks in the pool.")] = 256,
-    kv_memory: Annotated[str | None, typer.Option(help="Pool size in bytes instead, such as 512MiB.")] = None,
+    kv_memory: Annotated[str | None, typer.Option(help="Pool size instead: 512MiB, or 60% of what is free on the device.")] = None,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
     max_batched_tokens: Annotated[
         int, typer.Option(help="Positions computed per step; longer prompts go in chunks.")
@@ -91,7 +91,7 @@ def generate(
 
     device, dtype = choose_device(device)
     loaded = load(model, device=device, dtype=dtype, threads=threads, quiet=as_json)
-    blocks = pool.blocks(loaded, dtype.itemsize)
+    blocks = pool.blocks(loaded, dtype.itemsize, device)
     config = EngineConfig(
         num_blocks=blocks, block_size=block_size, scheduler=limits, share_prefixes=prefix_sharing,
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
