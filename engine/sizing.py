@@ -94,8 +94,8 @@ def check_fits(blocks: int, block_bytes: int, block_size: int, device: str) -> s
     what = f"a pool of {blocks:,} blocks of {block_size} slots takes {total / 2**30:.1f} GiB"
     if total > free:
         raise UsageError(
-            f"{what}: {device} has {free / 2**30:.1f} GiB free, enough for {free // block_bytes:,} blocks; give fewer "
-            "with --num-blocks, or --kv-memory such as 50%"
+            f"{what} and does not fit: {device} has {free / 2**30:.1f} GiB free, enough for {free // block_bytes:,} "
+            "blocks; lower --num-blocks, or give --kv-memory, such as 50%"
         )
     return f"{what} of {free / 2**30:.1f} GiB free on {device}" if total >= 2**30 else ""
 

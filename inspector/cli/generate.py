@@ -40,7 +40,7 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
     block_size: Annotated[int, typer.Option(help="Token slots per block.")] = 16,
     num_blocks: Annotated[int, typer.Option(help="Blocks in the pool.")] = 256,
-    kv_memory: Annotated[str | None, typer.Option(help="Pool size instead: 512MiB, or 60% of what is free on the device.")] = None,
+    kv_memory: Annotated[str | None, typer.Option(help="Pool size instead: 512MiB, or 60% of free memory.")] = None,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
     max_batched_tokens: Annotated[
         int, typer.Option(help="Positions computed per step; longer prompts go in chunks.")
