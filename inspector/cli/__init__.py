@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "compare:compare",
     "inspect": "inspect:inspect",
     "check": "check:check",
+    "explain": "explain:explain",
     "dashboard": "dashboard:dashboard",
     "query": "query:query",
     "export": "export:export",

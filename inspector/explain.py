@@ -1,0 +1,299 @@
+"""From "request 7 talks nonsense" to the event that did it: `explain` and what it says, from the trace alone.
+
+The reads of every step are compared slot by slot (reads.py); the first foreign one of the request names the block, the
+write that is there and the write that should be; the findings of a check name the event that should have been another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvscope.errors import UsageError
+from kvscope.inspector.findings import CheckResult, Finding, check
+from kvscope.inspector.reads import OTHER_PREFIX, Damage, Foreign, Reads, reads_of, row_seq
+from kvscope.inspector.requests import find_request, prompt_lengths
+from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
+from kvscope.inspector.story import tell
+from kvscope.traces.schema import Kind, unpack_range
+
+# What should have happened at the event that a finding stands at, where the finding itself names no missing operation.
+_SHOULD = {
+    "KV001": "the write should have been dropped: its block was given back before",
+    "KV002": "the step should have used the sequence's new table: this life of the block was over",
+    "KV003": "there should have been no second free: the block was free already",
+    "KV004": "there should have been no such release: nobody held this entry",
+    "KV007": "the count should have started from what the event before left",
+    "KV009": "the slots should have been written, or copied, before they were read",
+    "KV010": "the write should have gone to a block that the sequence's own table holds",
+    "KV011": "the prefix cache should have answered with a miss",
+    "KV013": "the hand-out should have waited for the fence: the last step that used the block was still open",
+    "KV014": "another block should have been handed out: this one was held",
+    "KV016": "the publication should have waited for the commit of the step that writes the block",
+    "KV017": "the block should have stayed where it was until the lease had ended",
+    "KV018": "the worker should have used the table that the scheduler made",
+    "KV020": "another block should have been evicted: this one was held",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The write that a slot holds, or should hold; `seq` is None where there is none."""
+
+    seq: int | None
+    step: int | None
+    seq_id: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadRead:
+    """The first read that went wrong."""
+
+    seq: int  # of the SCHED event
+    step: int
+    position: int
+    block: int
+    gen: int
+    slot: int  # within the block
+    count: int  # wrong positions in this step
+    found: Write
+    expected: Write
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A sequence that the same damage reached."""
+
+    seq_id: int
+    name: str
+    request: int | None
+    first_token: int | None  # index among its output tokens; None: no token came out of a tainted step
+    tokens: int  # tainted output tokens
+    first_seq: int
+    through: str  # whose tainted KV it read first; empty: it read foreign KV itself
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a request's text is what it is. `verdict`: clean, damaged, or not-affected (of the token asked for)."""
+
+    request: str
+    samples: list[str]
+    verdict: str
+    token: int | None  # asked for
+    steps: int  # steps of the request
+    read: BadRead | None
+    sample: str = ""  # the sample that was hit first
+    first_token: int | None = None
+    through: str = ""
+    cause: Finding | None = None
+    should: str = ""
+    victims: list[Victim] = field(default_factory=list)
+    elsewhere: list[Finding] = field(default_factory=list)  # findings that explain nothing of this request
+    touching: list[Finding] = field(default_factory=list)  # of these, on blocks that it held
+    why_it_may_differ: list[str] = field(default_factory=list)
+    lost: bool = False
+
+
+def explain(
+    trace: TraceLike, request: str | int, token: int | None = None, *, result: CheckResult | None = None
+) -> Explanation:
+    """The story of one request.
+
+    Args:
+        request: its name, `NAME/1` for one sample of it, its number, or `s7` for a sequence.
+        token: index of one of its output tokens, from 0; the first damaged one by default.
+        result: a check of the same trace, if there is one already.
+
+    Raises:
+        UsageError: there is no such request or token; says which there are.
+    """
+    trace = frozen(trace)
+    names = Names(trace.facts)
+    seq_ids = find_request(trace, names, request)
+    found = result if result is not None else check(trace)
+    reads = reads_of(trace)
+    context = _Context(trace, names, found, reads, seq_ids, token)
+    if token is not None:
+        context.check_token()
+    damages = reads.of(seq_ids)
+    return context.damaged(damages) if damages else context.clean()
+
+
+class _Context:
+    """What all parts of an explanation need."""
+
+    def __init__(
+        self, trace: Frozen, names: Names, result: CheckResult, reads: Reads, seq_ids: list[int], token: int | None
+    ) -> None:
+        self.trace, self.names, self.result, self.reads = trace, names, result, reads
+        self.seq_ids, self.token = seq_ids, token
+        self.prompts = prompt_lengths(trace, names)
+        whole = {names(s).rsplit("/", 1)[0] for s in seq_ids}
+        self.request = names(seq_ids[0]) if len(seq_ids) == 1 else min(whole)
+
+    # -- tokens -------------------------------------------------------------------------------------------------
+
+    def token_of(self, row: int) -> int | None:
+        """The output token (from 0) that came out of a step; None for a part of the prompt."""
+        seq_id = int(self.trace.events["seq_id"][row])
+        index = unpack_range(int(self.trace.events["aux"][row]))[1] - self.prompts.get(seq_id, 0)
+        return index if index >= 0 else None
+
+    def check_token(self) -> None:
+        """Raises UsageError where no step of the request made the token asked for."""
+        rows = np.flatnonzero(
+            (self.trace.events["kind"] == Kind.SCHED) & np.isin(self.trace.events["seq_id"], self.seq_ids)
+        )
+        made = {t for row in rows.tolist() if (t := self.token_of(row)) is not None}
+        if self.token not in made:
+            last = f"tokens 0..{max(made)}" if made else "no tokens"
+            raise UsageError(f"{self.request} has no token {self.token}: its steps made {last}")
+
+    # -- verdicts -----------------------------------------------------------------------------------------------
+
+    def damaged(self, damages: list[Damage]) -> Explanation:
+        damage = damages[0]
+        tokens = [t for d in damages for row in d.steps if (t := self.token_of(row)) is not None]
+        verdict = "damaged" if self.token is None or self.token in tokens else "not-affected"
+        source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
+        cause = self.cause(source.first) if source.first is not None else None
+        return Explanation(
+            request=self.request,
+            samples=[self.names(s) for s in self.seq_ids],
+            verdict=verdict,
+            token=self.token,
+            steps=sum(self.reads.steps.get(s, 0) for s in self.seq_ids),
+            read=self.bad_read(source.first) if source.first is not None else None,
+            sample=self.names(damage.seq_id),
+            first_token=min(tokens, default=None),
+            through=self.names(damage.through) if damage.through >= 0 else "",
+            cause=cause,
+            should=self.should(cause),
+            victims=self.victims(),
+            elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
+            lost=self.reads.lost,
+        )  # fmt: skip
+
+    def _source(self, damage: Damage) -> Damage:
+        """The sequence that the damage came from, step by step back."""
+        seen = {damage.seq_id}
+        while damage.through >= 0 and damage.through not in seen and damage.through in self.reads.damage:
+            seen.add(damage.through)
+            damage = self.reads.damage[damage.through]
+        return damage
+
+    def clean(self) -> Explanation:
+        blocks = self._blocks()
+        touching = [f for f in self.result.findings if (f.block, f.gen) in blocks]
+        return Explanation(
+            request=self.request,
+            samples=[self.names(s) for s in self.seq_ids],
+            verdict="clean",
+            token=self.token,
+            steps=sum(self.reads.steps.get(s, 0) for s in self.seq_ids),
+            read=None,
+            victims=self.victims(),
+            elsewhere=list(self.result.findings),
+            touching=touching,
+            why_it_may_differ=self.reasons(),
+            lost=self.reads.lost,
+        )
+
+    def _blocks(self) -> set[tuple[int, int]]:
+        events = self.trace.events
+        rows = np.isin(events["seq_id"], self.seq_ids) & (events["block"] >= 0)
+        return set(zip(events["block"][rows].tolist(), events["gen"][rows].tolist(), strict=True))
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def bad_read(self, foreign: Foreign) -> BadRead:
+        """The first wrong position of a step, in words of the trace."""
+        events, size = self.trace.events, self.trace.block_size
+        block, seq = foreign.slot // size, row_seq(self.trace, foreign.row)
+        rows = np.flatnonzero((events["block"][: foreign.row] == block) & (events["gen"][: foreign.row] >= 0))
+        return BadRead(
+            seq=seq,
+            step=int(events["step"][foreign.row]),
+            position=foreign.position,
+            block=block,
+            gen=int(events["gen"][rows].max(initial=-1)),
+            slot=foreign.slot % size,
+            count=foreign.count,
+            found=self.write(foreign.found),
+            expected=self.write(foreign.expected),
+        )
+
+    def write(self, row: int) -> Write:
+        """The write of a row."""
+        if row < 0:
+            return Write(None, None, None, "another prefix" if row == OTHER_PREFIX else "nobody")
+        event = self.trace.events[row]
+        seq_id = int(event["seq_id"])
+        return Write(row_seq(self.trace, row), int(event["step"]), seq_id, self.names(seq_id))
+
+    def cause(self, foreign: Foreign) -> Finding | None:
+        """The finding that made this read wrong: at the write that is there, else the last one on that block before."""
+        block, read = foreign.slot // self.trace.block_size, row_seq(self.trace, foreign.row)
+        here = [f for f in self.result.findings if f.block == block and f.seq <= read]
+        writes = {row_seq(self.trace, row) for row in (foreign.found, foreign.expected) if row >= 0}
+        for chosen in (
+            [f for f in here if foreign.found >= 0 and f.seq == row_seq(self.trace, foreign.found)],
+            [f for f in here if f.seq in writes],
+            [f for f in here if f.seq < read][-1:],
+            here[-1:],
+            [f for f in self.result.findings if f.seq <= read][:1],
+        ):
+            if chosen:
+                return chosen[0]
+        return None
+
+    def should(self, cause: Finding | None) -> str:
+        """What should have happened instead."""
+        if cause is None:
+            return ""
+        return tell(cause, self.trace).missing or _SHOULD.get(cause.code, "")
+
+    def victims(self) -> list[Victim]:
+        """Everybody that damage reached, in order."""
+        out = []
+        for damage in sorted(self.reads.damage.values(), key=lambda d: d.first_row):
+            tokens = [t for row in damage.steps if (t := self.token_of(row)) is not None]
+            out.append(
+                Victim(
+                    damage.seq_id, self.names(damage.seq_id), self.names.request(damage.seq_id),
+                    min(tokens, default=None), len(tokens), row_seq(self.trace, damage.first_row),
+                    self.names(damage.through) if damage.through >= 0 else "",
+                )
+            )  # fmt: skip
+        return out
+
+    def reasons(self) -> list[str]:
+        """Why the text of a clean request may differ from another run's all the same."""
+        events = self.trace.events
+        mine = np.isin(events["seq_id"], self.seq_ids)
+
+        def count(kind: Kind) -> int:
+            return int(np.count_nonzero(mine & (events["kind"] == kind)))
+
+        steps = np.unique(events["step"][mine & (events["kind"] == Kind.SCHED)])
+        begins = events[events["kind"] == Kind.STEP_BEGIN]
+        sizes = begins["aux"][np.isin(begins["step"], steps)]
+        out = ["sampling: with a temperature above 0 another seed draws other tokens"]
+        if len(sizes):
+            out.append(
+                f"batch numerics: its steps held {int(sizes.min())} to {int(sizes.max())} sequences; in other company "
+                "sums are rounded in another order, and a near tie may go the other way"
+            )
+        if count(Kind.RESUME):
+            out.append(f"it was preempted and computed again {count(Kind.RESUME)} times, in other chunks than at first")
+        if count(Kind.HIT):
+            out.append(f"{count(Kind.HIT)} blocks of its prompt came from the prefix cache, computed in another batch")
+        out.append("the prompt: a chat template, a date or a space that differs changes every token after it")
+        out.append("bytes: a kernel that writes wrong values at the right place leaves a clean ledger")
+        return out
+
+
+__all__ = ["BadRead", "Explanation", "Victim", "Write", "explain", "find_request"]

@@ -1,0 +1,168 @@
+"""An explanation in words, and as JSON (`kvexplain/1`). From the trace alone."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from typing import Any
+
+from kvscope.inspector.explain import BadRead, Explanation, Victim, Write
+from kvscope.inspector.findings import one_line
+from kvscope.inspector.report import report, story_json
+from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
+from kvscope.inspector.story import tell
+
+_VICTIMS = 12
+
+
+def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kvtrace") -> str:
+    """The story as text.
+
+    Args:
+        name: how the trace is named in copy-and-paste commands.
+    """
+    trace = frozen(trace)
+    parts = _head(told)
+    if told.read is not None:
+        parts += _read(told, told.read)
+    if told.cause is not None:
+        parts += _cause(told)
+    if told.victims:
+        parts += _victims(told)
+    if told.verdict == "clean":
+        parts += _clean(told, trace)
+    if told.lost:
+        parts.append("Events are missing: only what is known after the hole was compared.")
+    if told.cause is not None:
+        parts += ["", "The finding in full:", report(told.cause, trace, name=name)]
+    return "\n".join(parts)
+
+
+def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kvtrace") -> dict[str, Any]:
+    """The same as plain values, with the whole story of the finding."""
+    trace = frozen(trace)
+    return {
+        "schema": "kvexplain/1",
+        "trace": name,
+        "request": told.request,
+        "samples": told.samples,
+        "verdict": told.verdict,
+        "token": told.token,
+        "steps": told.steps,
+        "first_damaged": {"sample": told.sample, "token": told.first_token, "through": told.through or None}
+        if told.sample
+        else None,
+        "read": asdict(told.read) if told.read is not None else None,
+        "should": told.should or None,
+        "cause": story_json(tell(told.cause, trace), trace, name) if told.cause is not None else None,
+        "blast_radius": [asdict(victim) for victim in told.victims],
+        "findings_elsewhere": [finding.to_json() for finding in told.elsewhere],
+        "findings_on_its_blocks": [finding.to_json() for finding in told.touching],
+        "why_it_may_differ": told.why_it_may_differ,
+        "events_missing": told.lost,
+    }
+
+
+def _head(told: Explanation) -> list[str]:
+    who = f"Request {told.request}"
+    if len(told.samples) > 1:
+        who += f" ({len(told.samples)} samples)"
+    if told.verdict == "clean":
+        return [f"{who}: clean. Each of its {told.steps} steps read what the request, its parent or its prefix wrote."]
+    where = (
+        "its prompt was computed from foreign KV"
+        if told.first_token is None
+        else f"damaged from token {told.first_token} on"
+    )
+    if told.verdict == "not-affected":
+        return [f"{who}: token {told.token} is not affected: its step read what was written for it.",
+                f"The request is {where}."]  # fmt: skip
+    lines = [f"{who}: {where}."]
+    if told.token is not None:
+        lines.append(
+            f"Token {told.token} is {'the first of these' if told.token == told.first_token else 'one of these'}."
+        )
+    return lines
+
+
+def _read(told: Explanation, read: BadRead) -> list[str]:
+    whose = (
+        f"{told.through} read foreign KV first, and {told.sample} read what {told.through} then wrote"
+        if told.through
+        else ""
+    )
+    token = (
+        f"Token {told.first_token} of {told.sample}"
+        if told.first_token is not None and not told.through
+        else "The token"
+    )
+    more = f" ({read.count} positions of this step are wrong)" if read.count > 1 else ""
+    return [
+        *([f"{whose}."] if whose else []),
+        f"{token} came out of step {read.step} (seq {read.seq}), whose attention read foreign KV{more}:",
+        f"    position {read.position} lies in {life(read.block, read.gen)}[{read.slot}]",
+        f"    it holds   {_write(read.found)}",
+        f"    it should  {_write(read.expected, own=True)}",
+    ]  # fmt: skip
+
+
+def _write(write: Write, *, own: bool = False) -> str:
+    if write.seq is None:
+        if write.name == "another prefix":
+            return "hold the KV of this request's own prefix, which was never in this block"
+        return "hold nothing yet: it was never written for this request" if own else "nothing that was written for it"
+    verb = "hold the write" if own else "the write"
+    return f"{verb} of {write.name} (sequence {write.seq_id}), seq {write.seq}, step {write.step}"
+
+
+def _cause(told: Explanation) -> list[str]:
+    cause = told.cause
+    assert cause is not None
+    lines = [
+        "The event that should have been another:",
+        f"    seq {cause.seq}, step {cause.step}: {cause.title} [{cause.code}]",
+    ]
+    lines += textwrap.wrap(cause.why, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    return [*lines, f"    missing: {told.should}"] if told.should else lines
+
+
+def _victims(told: Explanation) -> list[str]:
+    tokens = sum(v.tokens for v in told.victims)
+    requests = {v.request if v.request is not None else ("s", v.seq_id) for v in told.victims}
+    damage = "Others were damaged" if told.verdict == "clean" else "Blast radius"
+    head = (
+        f"{damage}: {_count(tokens, 'token')} of {_count(len(told.victims), 'sequence')} in "
+        f"{_count(len(requests), 'request')}, taint followed through what tainted steps wrote:"
+    )
+    lines = [f"    {_victim(v)}" for v in told.victims[:_VICTIMS]]
+    more = len(told.victims) - _VICTIMS
+    return [head, *lines, *([f"    ... and {more} more"] if more > 0 else [])]
+
+
+def _victim(victim: Victim) -> str:
+    if victim.first_token is None:
+        what = "no token yet, only its prompt"
+    else:
+        what = f"{_count(victim.tokens, 'token')} from token {victim.first_token} on"
+    how = f"through the KV of {victim.through}" if victim.through else "read foreign KV itself"
+    return f"{victim.name} (sequence {victim.seq_id}): {what}, {how}, since seq {victim.first_seq}"
+
+
+def _clean(told: Explanation, trace: TraceLike) -> list[str]:
+    names, lines = Names(trace.facts), []
+    if told.touching:
+        lines.append("Findings on blocks that it held, none of which changed what it read:")
+        lines += [f"    {f.code} {f.name}, {one_line(f, names)}" for f in told.touching[:5]]
+    elif told.elsewhere:
+        codes = joined(dict.fromkeys(f.code for f in told.elsewhere))
+        lines.append(
+            f"The trace has {_count(len(told.elsewhere), 'finding')} ({codes}); none is on a block of this request."
+        )
+    lines.append("Why its text may differ from another run's all the same:")
+    for reason in told.why_it_may_differ:
+        lines += textwrap.wrap(reason, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

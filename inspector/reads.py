@@ -1,0 +1,277 @@
+"""What every step of a trace read, slot by slot: the write it found there, and the write it counted on.
+
+A sequence counts on its own last write of a position; for positions that it got by a fork on those its parent counted
+on, for a prefix hit on what was published as that prefix, after a swap on what went out. A step that finds anything
+else computes its token from foreign KV: the token, and what the step writes, are tainted, and so is every step that
+reads a tainted write. Writes land in the order of their events, before the reads of their step; copies when they run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvscope.inspector.source import IntArray, TraceLike, details_map, frozen, gap_rows
+from kvscope.traces.schema import Kind, Reason, unpack_range
+
+NEVER = -1  # no write: nothing was written here, as far as the trace tells
+OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
+
+_KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The first position of a step that held another write than its sequence counts on. Rows, not seqs."""
+
+    row: int  # of the SCHED event
+    position: int
+    slot: int  # physical slot over the whole pool
+    found: int  # row of the WRITE whose bytes are there, or NEVER
+    expected: int  # row of the WRITE that should be there, NEVER or OTHER_PREFIX
+    count: int  # positions of the step that are wrong
+
+
+@dataclass(slots=True)
+class Damage:
+    """What reached one sequence."""
+
+    seq_id: int
+    first: Foreign | None = None  # the first step that read foreign KV itself
+    first_row: int = -1  # the first tainted step, whether by itself or through another sequence's tainted KV
+    through: int = -1  # the sequence whose tainted KV came first, -1 where the first one is its own reading
+    steps: list[int] = field(default_factory=list)  # rows of all tainted SCHED events
+
+
+@dataclass
+class Reads:
+    """The reads of a whole trace."""
+
+    damage: dict[int, Damage]  # by sequence, only the damaged
+    steps: dict[int, int]  # steps by sequence
+    slots: int  # slots that were compared
+    lost: bool  # whether events are missing, and only what is known after them was compared
+
+    def of(self, seq_ids: list[int]) -> list[Damage]:
+        """The damage of these sequences, earliest first."""
+        return sorted((self.damage[s] for s in seq_ids if s in self.damage), key=lambda d: d.first_row)
+
+
+class _Table:
+    """One sequence: where each position lies, and which write it counts on there."""
+
+    def __init__(self) -> None:
+        self.slots: IntArray = np.full(64, -1, dtype=np.int64)
+        self.counts_on: IntArray = np.full(64, NEVER, dtype=np.int64)
+
+    def reserve(self, end: int) -> None:
+        if end > len(self.slots):
+            more = max(end, 2 * len(self.slots)) - len(self.slots)
+            self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
+            self.counts_on = np.concatenate([self.counts_on, np.full(more, NEVER, dtype=np.int64)])
+
+
+class _Replay:
+    """The slots of the pool and the tables, event by event."""
+
+    def __init__(self, trace: TraceLike) -> None:
+        self.trace, self.size = trace, trace.block_size
+        self.end = int(max(trace.num_blocks, trace.events["block"].max(initial=-1) + 1))
+        self.landed = np.full(self.end * self.size, NEVER, dtype=np.int64)
+        self.tainted = np.zeros(
+            len(trace.events) + 2, dtype=np.bool_
+        )  # by row; NEVER and OTHER_PREFIX are the last two
+        self.tables: dict[int, _Table] = {}
+        self.issued: dict[int, list[int]] = {}  # writes that no step has taken yet, by sequence
+        self.published: dict[int, tuple[IntArray, tuple[int, ...] | None]] = {}
+        self.copies: dict[int, tuple[int, int]] = {}  # target -> source, slots
+        self.host: dict[int, IntArray] = {}
+        self.parked: dict[tuple[int, int], IntArray] = {}
+        self.words = {kind: details_map(trace, kind) for kind in (Kind.PUBLISH, Kind.HIT, Kind.COW)}
+        self.reads = Reads({}, {}, 0, False)
+
+    def lose(self) -> None:
+        """Events are missing: only what is built up again is compared."""
+        self.landed[:] = NEVER
+        self.tables.clear()
+        self.issued.clear()
+        self.published.clear()
+        self.copies.clear()
+        self.reads.lost = True
+
+    def play(self) -> Reads:
+        gaps = {row for row, _ in gap_rows(self.trace)}
+        names = ("kind", "reason", "block", "seq_id", "lblock", "aux", "fill")
+        columns = [self.trace.events[name].tolist() for name in names]
+        apply = {
+            Kind.ALLOC: self._enter, Kind.SHARE: self._enter, Kind.HIT: self._enter, Kind.RELEASE: self._release,
+            Kind.WRITE: self._write, Kind.COW: self._copy, Kind.COPY_DONE: self._copied, Kind.PUBLISH: self._publish,
+            Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.ADMIT: self._begin,
+            Kind.RESUME: self._begin, Kind.FORK: self._begin, Kind.SCHED: self._sched,
+        }  # fmt: skip
+        by_kind = {int(kind): method for kind, method in apply.items()}
+        self.parent: dict[int, int] = {}
+        for row, (kind, reason, block, seq_id, lblock, aux, fill) in enumerate(zip(*columns, strict=True)):
+            if row in gaps:
+                self.lose()
+            method = by_kind.get(kind)
+            if method is not None and block < self.end:
+                method(row, kind, reason, block, seq_id, lblock, aux, fill)
+        return self.reads
+
+    def _slots(self, block: int) -> slice:
+        return slice(block * self.size, (block + 1) * self.size)
+
+    def _place(self, lblock: int) -> slice:
+        return slice(lblock * self.size, (lblock + 1) * self.size)
+
+    def _begin(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        self.tables[seq_id] = _Table()
+        self.issued.pop(seq_id, None)
+        if kind == Kind.FORK:
+            self.parent[seq_id] = aux
+
+    def _enter(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        if block < 0 or lblock < 0:
+            return
+        table = self.tables.setdefault(seq_id, _Table())
+        place = self._place(lblock)
+        table.reserve(place.stop)
+        table.slots[place] = np.arange(block * self.size, (block + 1) * self.size)
+        if reason in _KEPT:
+            return
+        if kind == Kind.ALLOC:
+            table.counts_on[place] = NEVER
+        elif kind == Kind.SHARE:
+            parent = self.tables.get(self.parent.get(seq_id, -1))
+            known = parent is not None and len(parent.counts_on) >= place.stop
+            table.counts_on[place] = parent.counts_on[place] if known and parent else self.landed[self._slots(block)]
+        else:
+            found, words = self.published.get(block, (self.landed[self._slots(block)], None))
+            own = self.words[Kind.HIT].get(row_seq(self.trace, row))
+            table.counts_on[place] = OTHER_PREFIX if words and own and words != own else found
+
+    def _release(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        table, place = self.tables.get(seq_id), self._place(lblock)
+        known = table is not None and lblock >= 0 and place.stop <= len(table.slots)
+        if known and table is not None and table.slots[place.start] == block * self.size:
+            table.slots[place] = -1
+        if seq_id in self.issued:
+            self.issued[seq_id] = [w for w in self.issued[seq_id] if self.trace.events["block"][w] != block]
+
+    def _write(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        lo, hi = unpack_range(aux)
+        if not (block >= 0 <= lblock and 0 <= lo < hi <= self.size):
+            return
+        self.landed[block * self.size + lo : block * self.size + hi] = row
+        table = self.tables.setdefault(seq_id, _Table())
+        table.reserve((lblock + 1) * self.size)
+        table.counts_on[lblock * self.size + lo : lblock * self.size + hi] = row
+        self.issued.setdefault(seq_id, []).append(row)
+
+    def _copy(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        detail = self.words[Kind.COW].get(row_seq(self.trace, row))
+        source, slots = (detail[0], detail[3]) if detail and len(detail) > 3 else (aux, fill)
+        if block >= 0 and 0 <= source < self.end:
+            self.copies[block] = (source, min(max(slots, 0), self.size))
+            self._run_copy(block, self.copies[block][1])
+
+    def _copied(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        source, slots = self.copies.pop(block, (-1, 0))
+        if source >= 0 and 0 <= fill < slots:  # fewer slots were moved than the copy was decided for
+            at = block * self.size
+            moved = self.landed[at + fill : at + slots]
+            moved[moved == self.landed[source * self.size + fill : source * self.size + slots]] = NEVER
+
+    def _run_copy(self, target: int, slots: int) -> None:
+        source = self.copies[target][0]
+        at = source * self.size
+        self.landed[target * self.size : target * self.size + slots] = self.landed[at : at + slots]
+
+    def _publish(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        if block < 0:
+            return
+        table, place = self.tables.get(seq_id), self._place(lblock)
+        own = table is not None and lblock >= 0 and place.stop <= len(table.counts_on)
+        content = table.counts_on[place] if own and table else self.landed[self._slots(block)]
+        self.published[block] = (content.copy(), self.words[Kind.PUBLISH].get(row_seq(self.trace, row)))
+
+    def _swap_out(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        table, place = self.tables.get(seq_id), self._place(lblock)
+        if block >= 0 and table is not None and lblock >= 0 and place.stop <= len(table.counts_on):
+            self.host.setdefault(aux, self.landed[self._slots(block)].copy())
+            self.parked[seq_id, lblock] = table.counts_on[place].copy()
+
+    def _swap_in(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        back = self.host.get(aux)
+        if block < 0 or lblock < 0 or back is None:
+            return
+        self.landed[self._slots(block)] = back
+        table, place = self.tables.setdefault(seq_id, _Table()), self._place(lblock)
+        table.reserve(place.stop)
+        table.counts_on[place] = self.parked.get((seq_id, lblock), back)
+
+    def _sched(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        lo, hi = unpack_range(aux)
+        table = self.tables.get(seq_id)
+        if table is None:
+            return
+        self.reads.steps[seq_id] = self.reads.steps.get(seq_id, 0) + 1
+        slots = table.slots[lo:hi]
+        held = slots >= 0
+        found = self.landed[slots]
+        self.reads.slots += int(held.sum())
+        wrong = held & ((found != table.counts_on[lo : lo + len(slots)]) | (found < 0))
+        taint = held & self.tainted[found]
+        writes = self.issued.pop(seq_id, [])
+        if wrong.any() or taint.any():
+            self.tainted[writes] = True
+            self._damage(row, seq_id, lo, slots, found, table, wrong, taint)
+
+    def _damage(
+        self, row: int, seq_id: int, lo: int, slots: IntArray, found: IntArray, table: _Table,
+        wrong: np.ndarray, taint: np.ndarray,
+    ) -> None:  # fmt: skip
+        damage = self.reads.damage.setdefault(seq_id, Damage(seq_id))
+        damage.steps.append(row)
+        if damage.first is None and wrong.any():
+            at = int(np.argmax(wrong))
+            damage.first = Foreign(
+                row, lo + at, int(slots[at]), int(found[at]), int(table.counts_on[lo + at]), int(wrong.sum())
+            )
+        if damage.first_row < 0:
+            damage.first_row = row
+            if not wrong.any():
+                writer = int(self.trace.events["seq_id"][found[int(np.argmax(taint))]])
+                damage.through = writer
+
+
+def row_seq(trace: TraceLike, row: int) -> int:
+    """The number of a row."""
+    return int(trace.seqs[row])
+
+
+def reads_of(trace: TraceLike) -> Reads:
+    """Compare every slot that every step of a trace read."""
+    return _Replay(frozen(trace)).play()

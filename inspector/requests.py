@@ -1,0 +1,46 @@
+"""Requests by name: which sequences they have, and how long their prompts are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvscope.errors import UsageError
+from kvscope.inspector.source import Names, TraceLike
+from kvscope.traces.schema import Kind
+
+
+def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int]:
+    """The sequences of a request, or of one sample.
+
+    Raises:
+        UsageError: there is none; lists the known ones.
+    """
+    known: dict[str, list[int]] = {}
+    sequences = np.unique(trace.events["seq_id"]).tolist()
+    for seq_id in (s for s in sequences if s >= 0):
+        number, name = names.request(seq_id), names(seq_id)
+        for key in {name, f"s{seq_id}", name.rsplit("/", 1)[0] if number is not None else name}:
+            known.setdefault(key, []).append(seq_id)
+        if number is not None:
+            known.setdefault(str(number), []).append(seq_id)
+            known.setdefault(f"r{number}", []).append(seq_id)
+    wanted = str(request)
+    if wanted in known:
+        return sorted(set(known[wanted]))
+    listed = list(dict.fromkeys(names(s).rsplit("/", 1)[0] for s in sequences if s >= 0))
+    more = f", and {len(listed) - 20} more" if len(listed) > 20 else ""
+    raise UsageError(f"no request is called {wanted!r}; this trace has {', '.join(listed[:20]) or 'none'}{more}")
+
+
+def prompt_lengths(trace: TraceLike, names: Names) -> dict[int, int]:
+    """Prompt tokens by sequence."""
+    by_request = {
+        int(f["request"]): int(f.get("prompt_tokens") or 0) for f in trace.facts if f.get("type") == "request"
+    }
+    submits = trace.events[trace.events["kind"] == Kind.SUBMIT]
+    out = dict(zip(submits["seq_id"].tolist(), submits["aux"].tolist(), strict=True))
+    for seq_id in np.unique(trace.events["seq_id"]).tolist():
+        request = names.request(seq_id)
+        if request is not None and by_request.get(request):
+            out[seq_id] = by_request[request]
+    return out
