@@ -18,7 +18,7 @@ from kvscope.engine.limits import check_request
 from kvscope.engine.prefix import Extras
 from kvscope.engine.resizing import resize
 from kvscope.engine.runner import Runner
-from kvscope.engine.sampler import sample
+from kvscope.engine.sampler import TokenLogprobs, logprobs, sample
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
 from kvscope.engine.sequence import Request, SamplingParams, Sequence, Status
 from kvscope.engine.windows import first_needed
@@ -59,6 +59,7 @@ class Token:
     seq_id: int
     token: int
     finish: Reason = Reason.NONE
+    logprobs: TokenLogprobs | None = None  # where the request asked for them
 
 
 class Engine:
@@ -117,6 +118,10 @@ class Engine:
     def has_work(self) -> bool:
         """Whether anything is queued or running."""
         return self.scheduler.has_work
+
+    def sequences(self, request_id: int) -> tuple[Sequence, ...]:
+        """The sequences of a request that are queued or running; none once it has ended."""
+        return tuple(self._sequences.get(request_id, ()))
 
     def submit(
         self,
@@ -220,13 +225,15 @@ class Engine:
         out = [token for group in groups.values() if group.ready for token in self._search(group)]
         if not rows:
             return out
-        for sequence, token in zip(rows, sample(logits[picked], rows), strict=True):
+        chosen = sample(logits[picked], rows)
+        likely = logprobs(logits, picked, rows, chosen)
+        for sequence, token, known in zip(rows, chosen, likely, strict=True):
             sequence.output.append(token)
             finish = self._finish_reason(sequence.request, sequence.output)
             request = sequence.request.request_id
             if finish is not Reason.NONE:
                 self._finish(sequence, finish)
-            out.append(Token(request, sequence.sample, sequence.seq_id, token, finish))
+            out.append(Token(request, sequence.sample, sequence.seq_id, token, finish, known))
         return out
 
     def _fork(self, sequence: Sequence) -> list[Sequence]:

@@ -7,6 +7,8 @@ nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -31,6 +33,34 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
         best if s.request.params.temperature == 0 else _draw(row, s)
         for best, row, s in zip(greedy, logits, sequences, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model held a token, before temperature and cuts; and which were most likely in its place."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token, log probability), most likely first
+
+
+def logprobs(
+    logits: torch.Tensor, picked: list[int], sequences: list[Sequence], chosen: list[int]
+) -> list[TokenLogprobs | None]:
+    """Log probabilities of the chosen tokens, for the sequences whose request asked for them.
+
+    Args:
+        logits: [rows, vocab]. picked: the row of each sequence. chosen: its token.
+    """
+    out: list[TokenLogprobs | None] = [None] * len(sequences)
+    for i, (row, sequence, token) in enumerate(zip(picked, sequences, chosen, strict=True)):
+        count = sequence.request.params.logprobs
+        if count is None:
+            continue
+        all_of_row = torch.log_softmax(logits[row].float(), dim=-1)
+        best = all_of_row.topk(count) if count else None
+        top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best is not None else ()
+        out[i] = TokenLogprobs(float(all_of_row[token]), top)
+    return out
 
 
 def _draw(row: torch.Tensor, sequence: Sequence) -> int:

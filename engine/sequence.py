@@ -30,6 +30,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     beams: int = 0
     length_penalty: float = 1.0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, value: object, limit: str) -> None:
@@ -45,6 +46,9 @@ class SamplingParams:
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "0..2**63-1")
         require(0 <= self.beams <= 256, "beams", self.beams, "0..256 (0 searches with no beams)")
         require(-10.0 <= self.length_penalty <= 10.0, "length_penalty", self.length_penalty, "-10..10")
+        if self.logprobs is not None:
+            require(0 <= self.logprobs <= 20, "logprobs", self.logprobs, "0..20 tokens (none: not wanted)")
+            require(not self.beams, "logprobs", self.logprobs, "absent with beams")
         if self.beams:
             require(self.n <= self.beams, "n", self.n, f"at most beams = {self.beams}, whose answers it counts")
             require(self.temperature == 0.0, "temperature", self.temperature, "0 with beams: beam search draws nothing")

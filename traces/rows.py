@@ -122,6 +122,11 @@ class RowWriter(Origins):
             self.skip_frames([guard.__code__.co_filename])
             guard(self, threading.RLock(), ("begin", "begin_at", "emit", "emit_many", "detail", "fact", "close"))
 
+    @property
+    def next_seq(self) -> int:
+        """The number that the next row gets."""
+        return self._next
+
     def _attach(self, buffer: Any, offset: int, capacity: int) -> None:
         """Use `capacity` slots of `buffer`, from byte `offset` on, as the ring."""
         self._buffer = memoryview(buffer)[offset : offset + capacity * ROW_BYTES]

@@ -100,6 +100,11 @@ class EventSink(Protocol):
 
     step: int
 
+    @property
+    def next_seq(self) -> int:
+        """The number that the next row gets."""
+        ...
+
     def skip_frames(self, files: Iterable[str]) -> None:
         """Never name these files (a pool's own modules) as the call site of an operation."""
         ...

@@ -8,6 +8,8 @@
     ├── Stalled                  nothing can go on any more; names who waits for whom
     ├── Sanitized                the sanitizer found a broken rule and was told to stop the engine
     ├── TraceError               a trace cannot be read or written
+    ├── Busy                     a server has as much to do as it may have
+    ├── EngineFailed             the engine behind a server has stopped; says why
     └── MissingDependency        an optional package is not installed
 
 A message says what happened, the value, the limit and what to do.
@@ -55,6 +57,14 @@ class Sanitized(KVScopeError):
 
 class TraceError(KVScopeError):
     """A trace cannot be opened, is of an unknown version, or cannot be written."""
+
+
+class Busy(KVScopeError):
+    """A server has as many requests as it may have, or is shutting down; nothing was queued."""
+
+
+class EngineFailed(KVScopeError):
+    """The engine behind a server has stopped: a step failed, or it was shut down."""
 
 
 class MissingDependency(KVScopeError):

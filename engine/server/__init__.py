@@ -1,0 +1,17 @@
+"""The OpenAI-compatible HTTP server: one engine thread, and around it FastAPI.
+
+    loop         the thread that steps the engine; requests and aborts come to it through a queue
+    answers      tokens to text, piece by piece, cut at stop strings
+    protocol     what clients send, checked; what it means for the engine
+    replies      what clients get: objects, chunks, errors, in OpenAI's shapes
+    completions  the two routes that generate
+    limits       body size, time to send it, bearer token: before any route
+    app          all of it together; `create_app(loop, routers=...)` takes further routes from above
+
+Only this folder needs FastAPI and pydantic.
+"""
+
+from kvscope.engine.server.app import ServerConfig, create_app
+from kvscope.engine.server.loop import EngineLoop, Stream
+
+__all__ = ["EngineLoop", "ServerConfig", "Stream", "create_app"]
