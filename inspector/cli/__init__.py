@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": "demo:demo",
     "generate": "generate:generate",
+    "serve": "serve:serve",
     "simulate": "simulate:simulate",
     "plan": "plan:app",
     "doctor": "doctor:doctor",

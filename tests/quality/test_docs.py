@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Tested elsewhere: `make` is what runs this, and the dashboard waits for Ctrl-C (tests/browser).
-ELSEWHERE = ("make ", "kvscope dashboard ")
+# Tested elsewhere: `make` is what runs this; the dashboard and the server wait for Ctrl-C.
+ELSEWHERE = ("make ", "kvscope dashboard ", "kvscope serve ", "curl ")
 FOUND = {"kvscope check demo-out/missing-copy.kvtrace": 1}
 
 

@@ -1,0 +1,135 @@
+"""`kvscope serve`: the paged engine behind OpenAI's HTTP interface."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvscope.errors import MissingDependency, UsageError
+from kvscope.inspector.cli._engine import PoolOptions, choose_device, load, recorder, say
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="smollm2, a folder with config.json and safetensors, or a .gguf file.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback lets others in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="The model's name for clients; MODEL's last part.")] = None,
+    block_size: Annotated[int, typer.Option(help="Token slots per block.")] = 16,
+    num_blocks: Annotated[int, typer.Option(help="Blocks in the pool.")] = 256,
+    kv_memory: Annotated[str | None, typer.Option(help="Pool size in bytes instead, such as 512MiB.")] = None,
+    max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
+    max_batched_tokens: Annotated[int, typer.Option(help="Positions computed per step.")] = 512,
+    max_requests: Annotated[int, typer.Option(help="Requests queued and running; more get 429.")] = 256,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of one answer, at most.")] = 4096,
+    max_body: Annotated[str, typer.Option(help="Size of a request, at most.")] = "4MiB",
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None,
+    debug_routes: Annotated[bool, typer.Option("--debug-routes", help="Serve /debug/kv/... as well.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
+    record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
+    record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes what is fastest now.")] = 0,
+    grace: Annotated[float, typer.Option(help="Seconds that running requests get at shutdown.")] = 10.0,
+) -> None:
+    """Serve a model over HTTP as OpenAI's API does, with /metrics; follow it with `kvscope dashboard` on its trace.
+
+    Example: kvscope serve smollm2 --trace live.kvtrace
+    """
+    from kvscope.engine.model.registry import locate
+    from kvscope.engine.scheduler import SchedulerConfig
+    from kvscope.engine.sizing import parse_bytes
+
+    limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)
+    pool = PoolOptions(block_size, num_blocks, kv_memory)
+    pool.check()
+    if not 1 <= max_requests <= 1 << 16:
+        raise UsageError(f"max-requests is {max_requests}: must be 1..{1 << 16}")
+    body, token = parse_bytes(max_body), _token(token_file)
+    locate(model)
+    try:
+        from kvscope.engine.server import EngineLoop, ServerConfig, create_app
+        from kvscope.inspector.telemetry.routes import debug_router, metrics_router
+    except ImportError as error:
+        raise MissingDependency(f"serving needs {error.name}: pip install 'kvscope[server]'") from None
+    from kvscope.engine.engine import Engine, EngineConfig
+
+    settings = ServerConfig(max_body=body, max_tokens=max_tokens, token=token, grace_s=grace)
+    listener = _listen(host, port)
+    device, dtype = choose_device(device)
+    loaded = load(model, device=device, dtype=dtype, threads=threads)
+    config = EngineConfig(
+        num_blocks=pool.blocks(loaded, dtype.itemsize), block_size=block_size, scheduler=limits,
+        record_text=record_text, dtype=dtype, device=device,
+    )  # fmt: skip
+    served = name or Path(model).name or model
+    with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:
+        recorded = trace if sink is not None else None
+        loop = EngineLoop(Engine(loaded, config, sink=sink), max_requests=max_requests).start()
+        routers = [metrics_router(loop, recorded), *([debug_router(loop, recorded)] if debug_routes else [])]
+        app = create_app(loop, model=served, config=settings, routers=routers)
+        address = listener.getsockname()
+        say(f"serving {served} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
+        if recorded is not None:
+            say(f"  kvscope dashboard {recorded}")
+        try:
+            _run(app, listener, grace)
+        finally:
+            loop.stop(0)
+    if recorded is not None:
+        say(f"trace: {recorded}\n  kvscope check {recorded}")
+
+
+def _run(app: FastAPI, listener: socket.socket, grace: float) -> None:
+    """Serve until Ctrl-C or SIGTERM; the app's lifespan drains the engine."""
+    from uvicorn import Config, Server
+
+    # Having shut down, uvicorn raises the signal once more, for whoever handled it before: us, or the trace stays open.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    config = Config(app, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=max(1, int(grace)),
+                    h11_max_incomplete_event_size=1 << 16, server_header=False)  # fmt: skip
+    try:
+        Server(config).run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The listening socket, before anything heavy is loaded.
+
+    Raises:
+        UsageError: the address cannot be had.
+    """
+    if not 0 <= port < 1 << 16:
+        raise UsageError(f"port is {port}: must be 0..65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(512)
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
+    return listener
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace")[:4096].strip()
+    if not text:
+        raise UsageError(f"{path} holds no token: write one line of printable characters")
+    return text

@@ -1,0 +1,103 @@
+"""Counts and block times of a growing trace: each row is looked at once, however often somebody asks.
+
+Times are exact, over every block, where vLLM samples one block in a hundred: lifetime is from hand-out to FREE or
+SETTLE, idle from the last use of a cached block to its eviction, reuse gap between two uses of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.traces.schema import EventArray, Kind
+
+BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+_USES = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.WRITE)
+_NEVER = -1
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Durations in seconds, in fixed buckets."""
+
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BUCKETS) + 1, np.int64))
+    total_s: float = 0.0
+
+    def add(self, durations_ns: npt.NDArray[np.int64]) -> None:
+        """Count some durations."""
+        seconds = durations_ns * 1e-9
+        places = np.searchsorted(BUCKETS, seconds, side="left")
+        self.counts += np.bincount(places, minlength=len(self.counts))
+        self.total_s += float(seconds.sum())
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound, durations up to it), as Prometheus writes them."""
+        bounds = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
+        return list(zip(bounds, np.cumsum(self.counts).tolist(), strict=True))
+
+
+class Counted:
+    """Folds events in order; `num_blocks` is how many blocks there are at the start, more may come."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.events = 0
+        self.kinds = np.zeros(256, np.int64)
+        self.reasons = np.zeros((256, 256), np.int64)  # by kind, then reason
+        self.copied_slots = 0
+        self.hit_blocks = 0
+        self.prompt_blocks = 0
+        self.lifetime, self.idle_before_evict, self.reuse_gap = Histogram(), Histogram(), Histogram()
+        self._born = np.full(num_blocks, _NEVER, np.int64)
+        self._used = np.full(num_blocks, _NEVER, np.int64)
+
+    def add(self, events: EventArray) -> None:
+        """Take in the next rows."""
+        if not len(events):
+            return
+        kinds = events["kind"]
+        self.events += len(events)
+        self.kinds += np.bincount(kinds, minlength=256)
+        np.add.at(self.reasons, (kinds, events["reason"]), 1)
+        self.copied_slots += int(events["fill"][kinds == Kind.COW].astype(np.int64).clip(min=0).sum())
+        self._times(events[(events["block"] >= 0) & (events["block"] < 1 << 26)])
+
+    def _times(self, events: EventArray) -> None:
+        if not len(events):
+            return
+        self._grow(int(events["block"].max()) + 1)
+        order = np.argsort(events["block"], kind="stable")
+        rows = events[order]
+        block, kind, when = rows["block"], rows["kind"], rows["t_ns"].astype(np.int64)
+        self.lifetime.add(self._since(self._born, block, when, kind == Kind.ALLOC,
+                                      (kind == Kind.FREE) | (kind == Kind.SETTLE)))  # fmt: skip
+        uses = np.isin(kind, _USES)
+        self.idle_before_evict.add(self._since(self._used, block, when, uses, kind == Kind.EVICT, keep=True))
+        self.reuse_gap.add(self._since(self._used, block, when, uses, uses))
+
+    def _since(self, known: npt.NDArray[np.int64], block: npt.NDArray[np.int32], when: npt.NDArray[np.int64],
+               starts: npt.NDArray[np.bool_], ends: npt.NDArray[np.bool_], *, keep: bool = False,
+               ) -> npt.NDArray[np.int64]:  # fmt: skip
+        """Time from the latest start before each end, per block; `known` has those of earlier rows and is updated.
+
+        Rows are sorted by block, then time. A block without a start yields nothing. keep: leave `known` as it is.
+        """
+        first = np.empty(len(block), bool)
+        first[0], first[1:] = True, block[1:] != block[:-1]
+        place = np.arange(len(block))
+        latest = np.maximum.accumulate(np.where(starts, place, _NEVER))
+        opened = np.maximum.accumulate(np.where(first, place, _NEVER))
+        before = np.concatenate(([_NEVER], latest[:-1]))
+        since = np.where(before >= opened, when[np.maximum(before, 0)], known[block])
+        durations = (when - since)[ends & (since != _NEVER)]
+        if not keep:
+            last = np.append(first[1:], True)
+            mine = last & (latest >= opened)
+            known[block[mine]] = when[latest[mine]]
+        return durations
+
+    def _grow(self, blocks: int) -> None:
+        if blocks > len(self._born):
+            more = np.full(blocks - len(self._born), _NEVER, np.int64)
+            self._born, self._used = np.concatenate([self._born, more]), np.concatenate([self._used, more])
