@@ -14,6 +14,7 @@ BENCHMARKS = {
     "trace": "what recording costs per event, beside appending tuples to a list",
     "generate": "tokens per second on the CPU, beside transformers, with and without recording",
     "simulate": "requests simulated per second, beside the real scheduler on the same requests",
+    "export": "events per second and memory of exports and queries, beside the plainest way to write the same",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }
