@@ -23,11 +23,13 @@ import numpy as np
 from kvscope.errors import KVScopeError, MissingDependency, UsageError
 from kvscope.inspector.export.tables import batches, schemas, table_batch
 from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, lanes
-from kvscope.inspector.source import MAX_RESIZED, TraceLike, frozen
+from kvscope.inspector.source import TraceLike, frozen, most_blocks
 from kvscope.inspector.state import STATE_NAMES, state_at
 
 MEMORY, SPILL = "1GB", "8GB"
 _FETCH = 1000
+_BATCH = 16_384  # rows of a made table that are Python objects at once
+MOST_BLOCKS = 1 << 22  # of a pool whose blocks are listed
 _EAGER = 100_000  # rows that may be held at once
 _LOCKED = (
     "enable_external_access=false",
@@ -161,7 +163,13 @@ def tables(trace: TraceLike) -> dict[str, Lazy]:
     def made(columns: str, rows: Callable[[TraceLike], Iterator[tuple[Any, ...]]]) -> Lazy:
         pairs = [word.split(":") for word in columns.split()]
         schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in pairs])
-        return Lazy(schema, lambda: iter([table_batch("", list(rows(trace)), schema)]))
+
+        def in_batches() -> Iterator[Any]:
+            left = rows(trace)
+            while batch := list(islice(left, _BATCH)):
+                yield table_batch("", batch, schema)
+
+        return Lazy(schema, in_batches)
 
     return {
         **{name: stored(name) for name in schemas()},
@@ -182,14 +190,17 @@ def tables(trace: TraceLike) -> dict[str, Lazy]:
 
 
 def _blocks(trace: TraceLike) -> Iterator[tuple[Any, ...]]:
-    if trace.num_blocks > MAX_RESIZED:
-        raise QueryError(f"the pool has {trace.num_blocks:,} blocks: too many for a table, at most {MAX_RESIZED:,} are")
+    most = most_blocks(trace.num_blocks, trace.events)
+    if most > MOST_BLOCKS:
+        raise QueryError(f"the pool has {most:,} blocks: too many for a table, which has at most {MOST_BLOCKS:,}")
     end = int(np.asarray(trace.seqs)[-1]) if len(trace.events) else -1
     state = state_at(trace, end)
     columns = (state.gen, state.state, state.entries, state.leases, state.fill, state.published, state.writing,
                state.last_seq)  # fmt: skip
-    for block, (gen, which, *rest) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        yield block + state.first, gen, STATE_NAMES[which], *rest
+    for lo in range(0, state.num_blocks, _BATCH):
+        values = zip(*(column[lo : lo + _BATCH].tolist() for column in columns), strict=True)
+        for block, (gen, which, *rest) in enumerate(values, lo + state.first):
+            yield block, gen, STATE_NAMES[which], *rest
 
 
 def _sequences(trace: TraceLike) -> Iterator[tuple[Any, ...]]:
