@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,21 @@ def identity_bytes(value: object) -> bytes:
     raise UsageError(f"an identity holds {value!r:.60}: use text, bytes, numbers, None, or tuples of them")
 
 
+class Tokens(list[int]):
+    """Tokens of one sequence, only ever appended to; an index keeps the hashes of their full blocks here.
+
+    A queued sequence is looked up in every step: so its prompt is hashed once.
+    """
+
+    __slots__ = ("extras", "hashed_by", "hashes")
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        super().__init__(tokens)
+        self.hashes: list[bytes] = []
+        self.hashed_by: PrefixIndex | None = None
+        self.extras: Extras = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What the index knows of one published block."""
@@ -99,9 +114,13 @@ class PrefixIndex:
     def chain(self, tokens: Sequence[int], extras: Extras, *, limit: int | None = None) -> list[bytes]:
         """The hashes of the full blocks of `tokens`, first to last, at most `limit` of them."""
         full = len(tokens) // self.block_size
-        digest = self.root(extras)
-        out = []
-        for i in range(full if limit is None else min(full, limit)):
+        out: list[bytes] = []
+        if isinstance(tokens, Tokens) and limit is None:
+            if tokens.hashed_by is not self or tokens.extras != extras:
+                tokens.hashes, tokens.hashed_by, tokens.extras = [], self, extras
+            out = tokens.hashes
+        digest = out[-1] if out else self.root(extras)
+        for i in range(len(out), full if limit is None else min(full, limit)):
             digest = self.child(digest, tokens[i * self.block_size : (i + 1) * self.block_size])
             out.append(digest)
         return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kvscope.engine.prefix import Extras
+from kvscope.engine.prefix import Extras, Tokens
 from kvscope.errors import UsageError
 from kvscope.traces.schema import Reason
 
@@ -108,11 +108,17 @@ class Sequence:
     place: tuple[int, int, int] = (0, 0, 0)  # its key in the queue, or among the running
     swapped: bool = False  # waits with its blocks in the host tier
     waits: bool = False  # a beam with nothing to compute until the other beams of its request are as far
+    _tokens: Tokens = field(default_factory=Tokens, repr=False)
 
     @property
     def tokens(self) -> list[int]:
-        """Prompt and output so far."""
-        return self.request.prompt + self.output
+        """Prompt and output so far: not to be changed, and longer as soon as the output is."""
+        known, output = self._tokens, self.output
+        if len(known) < self.length:
+            if not known:
+                known.extend(self.request.prompt)
+            known.extend(output[len(known) - len(self.request.prompt) :])
+        return known
 
     @property
     def length(self) -> int:

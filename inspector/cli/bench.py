@@ -13,6 +13,7 @@ BENCHMARKS = {
     "pool": "what the block pool costs per block, beside a plain list allocator",
     "trace": "what recording costs per event, beside appending tuples to a list",
     "generate": "tokens per second on the CPU, beside transformers, with and without recording",
+    "schedule": "what a step is planned in while 20, 2,000 and 20,000 requests wait, beside a plain queue",
     "simulate": "requests simulated per second, beside the real scheduler on the same requests",
     "export": "events per second and memory of exports and queries, beside the plainest way to write the same",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",

@@ -7,7 +7,6 @@ needed where sequences share, and for a trace; where they do not, `counted` give
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.host_tier import Swap
 from kvscope.engine.policy import Policy, Preemption
 from kvscope.engine.pool import BlockPool
-from kvscope.engine.prefix import Extras, PrefixIndex
+from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.scheduler import Scheduler, StepPlan
 from kvscope.engine.sequence import Request, SamplingParams, Sequence
 from kvscope.inspector.simulate.paged import admissible
@@ -30,14 +29,8 @@ from kvscope.traces.sink import EventSink
 Manager = BlockManager | RegionManager
 
 
-class Tokens(list[int]):
-    """Tokens that remember the hashes of their blocks: a queued request is looked up in every step."""
-
-    hashes: list[bytes] | None = None
-
-
 class RememberingIndex(PrefixIndex):
-    """The prefix index, hashing each `Tokens` once and counting what is evicted."""
+    """The prefix index, counting what is evicted."""
 
     removed = 0
 
@@ -46,34 +39,16 @@ class RememberingIndex(PrefixIndex):
         self.removed += 1
         super().remove(block)
 
-    def chain(self, tokens: Many[int], extras: Extras, *, limit: int | None = None) -> list[bytes]:
-        """The hashes of the full blocks of `tokens`."""
-        if not isinstance(tokens, Tokens) or limit is not None:
-            return super().chain(tokens, extras, limit=limit)
-        if tokens.hashes is None:
-            tokens.hashes = super().chain(tokens, extras)
-        return tokens.hashes
-
 
 class SimulatedSequence(Sequence):
     """A sequence that knows when it came and which output it will have."""
 
-    __slots__ = ("_all", "arrival", "counted", "number", "work")
+    __slots__ = ("arrival", "counted", "work")
 
-    def __init__(
-        self, seq_id: int, request: Request, sample: int, work: WorkRequest, number: int, arrival: int
-    ) -> None:
+    def __init__(self, seq_id: int, request: Request, sample: int, work: WorkRequest, arrival: int) -> None:
         super().__init__(seq_id, request, sample)
-        self.work, self.number, self.arrival = work, number, arrival
-        self._all = Tokens()
+        self.work, self.arrival = work, arrival
         self.counted = False  # its prompt, as looked up
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and output so far; the same object while nothing is added."""
-        if len(self._all) != self.length:
-            self._all = Tokens(self.request.prompt + self.output)
-        return self._all
 
 
 class WatchedScheduler(Scheduler):
@@ -187,7 +162,7 @@ class DrivenRun:
         for sample in range(1 if self._share else work.samples):
             prompt = prompt_tokens(work, number) if self._share else list(range(work.prompt))
             request = Request(number, prompt, params, f"r{number}", priority=work.priority, user=work.user)
-            sequence = self._new(request, sample, work, number)
+            sequence = self._new(request, sample, work)
             self.manager.record(Kind.SUBMIT, Reason.NONE, sequence.seq_id, work.prompt, details=(number, output, forks))
             self.scheduler.submit(sequence)
             if sample == 0:
@@ -197,8 +172,8 @@ class DrivenRun:
             else:
                 self._fact(type="sample", request=number, sample=sample, seq_id=sequence.seq_id)
 
-    def _new(self, request: Request, sample: int, work: WorkRequest, number: int) -> SimulatedSequence:
-        sequence = SimulatedSequence(self._next_seq, request, sample, work, number, self._arrival(work))
+    def _new(self, request: Request, sample: int, work: WorkRequest) -> SimulatedSequence:
+        sequence = SimulatedSequence(self._next_seq, request, sample, work, self._arrival(work))
         self._next_seq += 1
         return sequence
 
@@ -268,7 +243,9 @@ class DrivenRun:
         for member in [m for sequence in sampled for m in (sequence, *self._fork(sequence))]:
             if not member.output:
                 self._first_token(member)
-            member.output.append(output_token(member.work, member.number, member.sample, len(member.output)))
+            member.output.append(
+                output_token(member.work, member.request.request_id, member.sample, len(member.output))
+            )
             if len(member.output) == member.request.params.max_tokens:
                 self._finish(member)
 
@@ -288,10 +265,10 @@ class DrivenRun:
         if sequence.output or sequence.sample or request.params.n == 1:
             return []
         for number in range(1, request.params.n):
-            child = self._new(request, number, sequence.work, sequence.number)
+            child = self._new(request, number, sequence.work)
             child.computed, child.admitted, child.counted = sequence.computed, sequence.admitted, True
             self.manager.fork(sequence.seq_id, child.seq_id)
-            self._fact(type="sample", request=sequence.number, sample=number, seq_id=child.seq_id)
+            self._fact(type="sample", request=sequence.request.request_id, sample=number, seq_id=child.seq_id)
             self.scheduler.adopt(child)
             children.append(child)
         return children
@@ -301,7 +278,9 @@ class DrivenRun:
         self.tally.finish(sequence.length - 1, len(manager.table(sequence.seq_id)), output)
         self.scheduler.retire(sequence)
         manager.free(sequence.seq_id, Kind.FINISH, Reason.LENGTH, aux=output)
-        self._fact(type="output", request=sequence.number, seq_id=sequence.seq_id, tokens=output, finish="length")
+        self._fact(
+            type="output", request=sequence.request.request_id, seq_id=sequence.seq_id, tokens=output, finish="length"
+        )
         if self._on_finish is not None:
             self._on_finish(self.tally.finished)
 

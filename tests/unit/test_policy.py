@@ -7,6 +7,7 @@ import pytest
 from kvscope.engine import policy
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.policy import Door, Preemption, Runner
+from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig
 from kvscope.engine.sequence import Request, SamplingParams, Sequence
 from kvscope.errors import Stalled, UsageError
@@ -132,3 +133,15 @@ def test_while_a_step_is_open_an_empty_plan_is_no_standstill() -> None:
         assert scheduler.schedule().rows == []
     manager.end_step()
     assert [row.seq_id for row in scheduler.schedule().rows] == [1]
+
+
+def test_a_waiting_prompt_is_hashed_once_and_its_tokens_follow_the_output() -> None:
+    index = PrefixIndex(2, key=b"test")
+    sequence = Sequence(0, Request(0, [1, 2, 3], SamplingParams()))
+    hashes = index.chain(sequence.tokens, ())
+    assert index.chain(sequence.tokens, ()) is hashes
+    sequence.output += [4, 5]
+    assert sequence.tokens == [1, 2, 3, 4, 5]
+    assert index.chain(sequence.tokens, ()) == PrefixIndex(2, key=b"test").chain([1, 2, 3, 4, 5], ())
+    assert index.chain(sequence.tokens, ("tenant",)) == PrefixIndex(2, key=b"test").chain([1, 2, 3, 4], ("tenant",))
+    assert PrefixIndex(2, key=b"other").chain(sequence.tokens, ()) != hashes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from kvscope.errors import UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.simulate import Cell, ServiceTime, Settings, simulate
 from kvscope.inspector.workloads import open_workload
+from kvscope.traces import open_trace
 
 WORK = "gen:requests=60,rate=40,prompt=40-120,output=20-60,users=3,priorities=3,seed=5"
 TIGHT = Settings(kv_memory=1200, bytes_per_token=1, max_model_len=256, max_seqs=16, watermark=0.0)
@@ -55,6 +57,16 @@ def test_users_and_priorities_change_no_length() -> None:
     assert [(r.arrival_ns, r.prompt, r.output) for r in plain.requests] == [
         (r.arrival_ns, r.prompt, r.output) for r in open_workload(WORK).requests
     ]
+
+
+def test_a_refused_request_does_not_shift_the_others(tmp_path: Path) -> None:
+    work = open_workload("gen:requests=5,prompt=20,output=6,samples=2")
+    work.requests[1].prompt = 5000
+    simulate(work, Cell("paged", 8), TIGHT, trace=tmp_path / "run.kvtrace")
+    facts = open_trace(tmp_path / "run.kvtrace").facts
+    named = {kind: [f["request"] for f in facts if f["type"] == kind] for kind in ("request", "sample", "output")}
+    assert sorted(named["request"]) == sorted(named["sample"]) == [0, 2, 3, 4]
+    assert sorted(named["output"]) == [0, 0, 2, 2, 3, 3, 4, 4]
 
 
 def test_swapping_needs_a_space() -> None:
