@@ -6,7 +6,7 @@ from typing import Any
 
 from kvscope.inspector.biography import describe, kind_words, reason_words
 from kvscope.inspector.source import Names, named_detail
-from kvscope.inspector.state import BLOCK_KINDS
+from kvscope.traces.fold import BLOCK_KINDS
 from kvscope.traces.schema import Kind, unpack_range
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvscope.inspector.source import IntArray, Names, TraceLike, frozen
-from kvscope.inspector.state import TABLE_KINDS, kind_mask
+from kvscope.inspector.state import TABLE_KINDS
+from kvscope.traces.fold import kind_mask
 from kvscope.traces.schema import Kind, Reason
 
 QUEUED, PREFILL, DECODE, PREEMPTED = "queued", "prefill", "decode", "preempted"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, size_after
+from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
+from kvscope.traces.fold import BLOCK_MASK, BlockFold, events_columns
+from kvscope.traces.fold import kind_mask as kind_mask
 from kvscope.traces.schema import EventArray, Kind
 
 
@@ -28,25 +31,7 @@ STATE_NAMES = ("free", "private", "shared", "in_transit", "cached", "quarantined
 STATE_LETTERS = "FPSTCQ"
 WRITING_LETTER = "W"
 
-# Kinds that say something about one block, and among them those that decide where it is.
-BLOCK_KINDS = frozenset(
-    {
-        Kind.ALLOC, Kind.SHARE, Kind.RELEASE, Kind.FREE, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.UNPUBLISH,
-        Kind.HIT, Kind.EVICT, Kind.COW, Kind.COPY_DONE, Kind.QUARANTINE, Kind.SETTLE, Kind.LEASE, Kind.UNLEASE,
-        Kind.SWAP_OUT, Kind.SWAP_IN,
-    }
-)  # fmt: skip
 TABLE_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE)
-
-
-def kind_mask(kinds: frozenset[Kind] | tuple[Kind, ...]) -> npt.NDArray[np.bool_]:
-    """A 256-entry lookup table: `mask[events["kind"]]` picks the rows of these kinds."""
-    mask = np.zeros(256, dtype=np.bool_)
-    mask[[int(k) for k in kinds]] = True
-    return mask
-
-
-_BLOCK_MASK = kind_mask(BLOCK_KINDS)
 
 
 @dataclass(frozen=True)
@@ -142,47 +127,33 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     Args:
         blocks: only these neighbouring blocks, where a few will do.
     """
+    fold_at = getattr(trace, "fold_at", None)
+    if fold_at is not None:  # a reader: by its keyframes
+        return _pool_state(fold_at(seq), seq, trace.block_size, blocks)
     trace = frozen(trace)
-    rows_of_seq = rows_until(trace, seq)
-    size = size_after(trace, rows_of_seq)
-    blocks = range(size) if blocks is None else range(blocks.start, max(min(blocks.stop, size), blocks.start))
-    n = len(blocks)
-    events = trace.events[:rows_of_seq]
-    rows = block_rows(events, trace.num_blocks)
-    rows = rows[(events["block"][rows] >= blocks.start) & (events["block"][rows] < blocks.stop)]
-    block = events["block"][rows].astype(np.int64) - blocks.start
-    last_row = np.full(n, -1, dtype=np.int64)
-    last_row[block] = rows
-    gen = np.zeros(n, dtype=np.int32)
-    np.maximum.at(gen, block, events["gen"][rows])
-    alive = events["gen"][rows] >= gen[block]  # a row of an older life, or of a stale handle, says nothing about this
-    rows, block = rows[alive], block[alive]
-    kind = events["kind"][rows]
+    rows = rows_until(trace, seq)
+    size = size_after(trace, rows)
+    first = 0 if blocks is None else blocks.start
+    stop = size if blocks is None else max(min(blocks.stop, size), first)
+    fold = BlockFold(size, first, stop - first)
+    for lo in range(0, rows, _RUN):
+        part = slice(lo, min(lo + _RUN, rows))
+        fold.apply(events_columns(trace.events[part], trace.seqs[part]))
+    return _pool_state(fold, seq, trace.block_size, range(first, stop))
 
-    ref = _last(n, block, events["ref_after"][rows], kept=events["ref_after"][rows] >= 0, default=0)
-    leases = np.zeros(n, dtype=np.int32)
-    unheld = events["ref_before"][rows] == 0
-    since = _last(n, block, rows, kept=unheld, default=0)  # before, no lease can be left (its end may be lost)
-    moves = (kind == Kind.LEASE).astype(np.int32) - (kind == Kind.UNLEASE)
-    np.add.at(leases, block, np.where(rows >= since[block], moves, 0))
-    leases = np.clip(leases, 0, np.maximum(ref, 0)).astype(np.int32)
-    entries = (np.maximum(ref, 0) - leases).astype(np.int32)
-    starts = kind == Kind.ALLOC
-    says_fill = starts | ((events["fill"][rows] >= 0) & (kind != Kind.COPY_DONE))
-    fill = _last(n, block, np.where(starts, 0, events["fill"][rows]), kept=says_fill, default=0)
-    index_step = INDEX_EFFECT[kind]
-    published = _last(n, block, index_step, kept=index_step >= 0, default=0) == 1
-    place = PLACE_EFFECT[kind]
-    quarantined = _last(n, block, place, kept=place >= 0, default=0) == 1
-    writing = _last(n, block, kind == Kind.WRITE, kept=(kind == Kind.WRITE) | (kind == Kind.COMMIT), default=0) == 1
+
+def _pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None) -> PoolState:
+    blocks = range(fold.size) if blocks is None else range(blocks.start, max(min(blocks.stop, fold.size), blocks.start))
+    part = slice(blocks.start - fold.first, blocks.stop - fold.first)
+    ref = np.maximum(fold.ref[part], 0).astype(np.int32)
+    leases = np.clip(fold.leases[part], 0, ref).astype(np.int32)
+    entries = ref - leases
+    published, quarantined = fold.published[part] == 1, fold.quarantined[part] == 1
     state = classify(entries, leases, published, quarantined)
-    held = entries + leases > 0
     return PoolState(
-        seq=seq, block_size=trace.block_size, state=state, gen=gen, entries=entries, leases=leases,
-        fill=np.where(state == BlockState.FREE, 0, fill).astype(np.int32), published=published,
-        writing=writing & held,
-        last_seq=np.where(last_row >= 0, np.asarray(trace.seqs, dtype=np.int64)[last_row], -1),
-        first=blocks.start,
+        seq=seq, block_size=block_size, state=state, gen=fold.gen[part], entries=entries, leases=leases,
+        fill=np.where(state == BlockState.FREE, 0, fold.fill[part]).astype(np.int32), published=published,
+        writing=(fold.writing[part] == 1) & (ref > 0), last_seq=fold.last_seq[part], first=blocks.start,
     )  # fmt: skip
 
 
@@ -201,14 +172,10 @@ def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
 
 def holders(trace: TraceLike, block: int, seq: int) -> list[Holder]:
     """Who holds a block just after event `seq`: table entries in the order taken, then leases."""
-    trace = frozen(trace)
-    check_block(trace, block)
-    events = trace.events[: rows_until(trace, seq)]
-    rows = np.flatnonzero(events["block"] == block)
+    seqs, events = _rows_where(trace, "block", block, seq)
     entries: dict[tuple[int, int], Holder] = {}
     leases: dict[int, Holder] = {}
-    for row in rows.tolist():
-        event, number = events[row], int(trace.seqs[row])
+    for event, number in zip(events, seqs.tolist(), strict=True):
         kind, gen, lblock = int(event["kind"]), int(event["gen"]), int(event["lblock"])
         seq_id = int(event["seq_id"])
         if kind == Kind.ALLOC:
@@ -220,12 +187,44 @@ def holders(trace: TraceLike, block: int, seq: int) -> list[Holder]:
             if held is not None and held.gen == gen:
                 del entries[seq_id, lblock]
         elif kind == Kind.LEASE:
-            lo, hi = (trace.detail(number) or (0, trace.block_size))[:2]
             lease_id = int(event["aux"])
-            leases[lease_id] = Holder("lease", gen, number, lease_id=lease_id, slot_lo=lo, slot_hi=hi)
+            leases[lease_id] = Holder("lease", gen, number, lease_id=lease_id)
         elif kind == Kind.UNLEASE:
             leases.pop(int(event["aux"]), None)
-    return [*entries.values(), *leases.values()]
+    return [*entries.values(), *(_with_slots(trace, lease) for lease in leases.values())]
+
+
+def _with_slots(trace: TraceLike, lease: Holder) -> Holder:
+    lo, hi = (trace.detail(lease.since_seq) or (0, trace.block_size))[:2]
+    return replace(lease, slot_lo=lo, slot_hi=hi)
+
+
+def sequence_blocks(trace: TraceLike, seq_id: int, seq: int) -> list[tuple[int, int]]:
+    """The block table of one sequence just after event `seq`, as (block, gen) in logical order."""
+    _, events = _rows_where(trace, "seq_id", seq_id, seq)
+    table: dict[int, tuple[int, int]] = {}
+    for event in events[_TABLE_MASK[events["kind"]]]:
+        entry, lblock = (int(event["block"]), int(event["gen"])), int(event["lblock"])
+        if event["kind"] != Kind.RELEASE:
+            table[lblock] = entry
+        elif table.get(lblock) == entry:
+            del table[lblock]
+    return [table[lblock] for lblock in sorted(table)]
+
+
+def _rows_where(trace: TraceLike, name: str, value: int, seq: int) -> tuple[IntArray, EventArray]:
+    """(seqs, rows) up to event `seq` with that value in a column; a reader decodes no more than it must."""
+    where = getattr(trace, "where", None)
+    if where is None:
+        trace = frozen(trace)
+        if name == "block":
+            check_block(trace, value)
+        rows = np.flatnonzero(trace.events[name][: rows_until(trace, seq)] == value)
+        return trace.seqs[rows], trace.events[rows]
+    found: tuple[IntArray, EventArray] = where(name, max(value, 0), seq)
+    if name == "block" and (value < 0 or not len(found[0])):  # one with rows exists, also where the pool has grown
+        check_block(trace, value)
+    return found
 
 
 def check_block(trace: TraceLike, block: int) -> None:
@@ -237,7 +236,7 @@ def check_block(trace: TraceLike, block: int) -> None:
 def block_rows(events: EventArray, num_blocks: int) -> IntArray:
     """Rows that say something about a block of the pool."""
     block = events["block"]
-    return np.flatnonzero(_BLOCK_MASK[events["kind"]] & (block >= 0) & (block < num_blocks))
+    return np.flatnonzero(BLOCK_MASK[events["kind"]] & (block >= 0) & (block < num_blocks))
 
 
 def classify(
@@ -256,28 +255,8 @@ def classify(
     return np.where(entries + leases > 0, held, unheld).astype(np.uint8)
 
 
-def _table(values: dict[Kind, int]) -> npt.NDArray[np.int8]:
-    table = np.full(256, -1, dtype=np.int8)
-    for kind, value in values.items():
-        table[kind] = value
-    return table
-
-
-# What a kind sets, -1 where it leaves it: whether the block is in the prefix index, whether it is in quarantine.
-INDEX_EFFECT = _table(
-    {Kind.ALLOC: 0, Kind.PUBLISH: 1, Kind.UNPUBLISH: 0, Kind.EVICT: 0, Kind.FREE: 0, Kind.SETTLE: 0, Kind.HIT: 1}
-)
-PLACE_EFFECT = _table({Kind.ALLOC: 0, Kind.QUARANTINE: 1, Kind.FREE: 0, Kind.SETTLE: 0, Kind.SHARE: 0, Kind.HIT: 0})
 _TABLE_MASK = kind_mask(TABLE_KINDS)
-
-
-def _last(
-    size: int, block: IntArray, value: npt.NDArray[np.generic], *, kept: npt.NDArray[np.bool_], default: int
-) -> npt.NDArray[np.int32]:
-    """Per block the last kept value: numpy assigns repeated indices in order, so the last one stays."""
-    out = np.full(size, default, dtype=np.int32)
-    out[block[kept]] = value[kept]
-    return out
+_RUN = 1 << 20  # rows folded in at a time
 
 
 def _latest_of_entry(events: EventArray, rows: IntArray) -> IntArray:

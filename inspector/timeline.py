@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import IntArray, TraceLike
-from kvscope.inspector.state import INDEX_EFFECT, PLACE_EFFECT, block_rows
+from kvscope.inspector.state import block_rows
+from kvscope.traces.fold import INDEX_EFFECT, PLACE_EFFECT
 from kvscope.traces.schema import Kind
 
 
@@ -60,16 +61,16 @@ def timeline(trace: TraceLike) -> Timeline:
     group = np.cumsum(first)
 
     # The current life is the greatest gen so far; rows of an older one (a stale handle) change nothing.
-    newest = np.maximum.accumulate((group << 32) + gen + 1) - (group << 32) - 1 if len(rows) else gen
+    newest = np.maximum.accumulate((group << 32) + np.maximum(gen, 0)) - (group << 32) if len(rows) else gen
     valid = gen >= newest
     new_life = first.copy()
     new_life[1:] |= newest[1:] != newest[:-1]
 
-    carry = _Carry(new_life)
+    carry = Carry(new_life)
     ref = carry(np.maximum(events["ref_after"][rows], 0), (events["ref_after"][rows] >= 0) & valid)
     moves = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
     unheld = (events["ref_before"][rows] == 0) & valid  # no lease can be left (its end may be among lost events)
-    leases = np.clip(_Carry(new_life | unheld).running(moves), 0, ref)
+    leases = np.clip(Carry(new_life | unheld).running(moves), 0, ref)
     has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC) & (kind != Kind.COPY_DONE)
     in_index, place = INDEX_EFFECT[kind], PLACE_EFFECT[kind]
     return Timeline(
@@ -81,7 +82,7 @@ def timeline(trace: TraceLike) -> Timeline:
     )  # fmt: skip
 
 
-class _Carry:
+class Carry:
     """Carry values forward within each life of a block; every life starts from 0."""
 
     def __init__(self, starts: npt.NDArray[np.bool_]) -> None:

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError, UsageError
+from kvscope.traces.codec import NO_DETAILS, DetailColumn, encode_batch
 from kvscope.traces.files import AppendFile, dump_late, dump_line
 from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES, claim_folder
 from kvscope.traces.hot import DETAIL_VALUES
 from kvscope.traces.manifest import write_manifest
 from kvscope.traces.schema import EVENT_DTYPE, FORMAT_VERSION, EventArray
-from kvscope.traces.segment import MAX_BATCH_ROWS, NO_DETAILS, DetailColumn, SegmentWriter, encode_batch
+from kvscope.traces.segment import MAX_BATCH_ROWS, SegmentWriter
 from kvscope.traces.sink import Frame, PoolFacts
 
 

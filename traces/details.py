@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.segment import NO_DETAILS, DetailColumn
+from kvscope.traces.codec import NO_DETAILS, DetailColumn
 
 
 class DetailStore:
@@ -23,6 +23,10 @@ class DetailStore:
         if len(positions):
             self._parts.append((positions + first_seq, offsets, values))
             self._all = None
+
+    def forget_sealed(self) -> None:
+        """Drop what batches brought: they are read again."""
+        self._parts = []
 
     def set_hot(self, details: dict[int, tuple[int, ...]], sealed_end: int) -> None:
         """The details in the hot tail now, of rows from `sealed_end` on, in place of earlier ones."""

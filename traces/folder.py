@@ -13,15 +13,17 @@ from pathlib import Path
 
 from kvscope.errors import TraceError
 
-MANIFEST, HOT, SITES, ACTORS, FACTS, LATE = (
+MANIFEST, HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE = (
     "manifest.json",
     "hot.bin",
     "sites.jsonl",
     "actors.jsonl",
     "facts.jsonl",
     "late.bin",
+    "keyframes.bin",
+    "base.bin",
 )
-_NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE))
+_NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE))
 _SEGMENT = re.compile(r"events-\d{5,12}\.(arrows|index)")
 
 

@@ -6,23 +6,30 @@ Whatever is whole is used. What is torn, flipped or missing becomes a gap in `se
 
 from __future__ import annotations
 
+import importlib
 import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.details import DetailStore
-from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES, segments_in
-from kvscope.traces.hot import NO_TAIL, HotTail
+from kvscope.errors import MissingDependency, UsageError
+from kvscope.traces.fold import BlockFold
+from kvscope.traces.hot import NO_TAIL
+from kvscope.traces.loaded import Loaded
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
 from kvscope.traces.rows import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
-from kvscope.traces.segment import DetailColumn, SegmentReader
-from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
-from kvscope.traces.tables import LateFile, LineFile, put_actors, put_sites
+from kvscope.traces.sealed import Columns, SealedRows, Unreadable
+from kvscope.traces.seek import Seeker
+from kvscope.traces.segment import MAX_BATCH_ROWS
+from kvscope.traces.sink import Details, Site
+from kvscope.traces.tables import Names
+
+SETTLED_ROWS = 1 << 20  # a trace up to this long is decoded whole when it is looked at
 
 
 def open_trace(path: str | Path) -> TraceReader:
@@ -37,6 +44,9 @@ def open_trace(path: str | Path) -> TraceReader:
 class TraceReader:
     """All that a trace holds, up to the last `refresh`.
 
+    Rows are decoded when they are asked for: `columns` and `chunks` bring a few columns of some rows, `events` brings
+    everything (48 bytes a row) and keeps it.
+
     Args:
         path: the folder, or the packed file.
 
@@ -50,24 +60,15 @@ class TraceReader:
         self.manifest, self.pool, self._manifest_warnings = load_manifest(self._place)
         self.live = False  # its writer was alive at the last refresh
         self.dropped = 0  # events the writer had to drop
-        self.gaps: list[tuple[int, int]] = []  # [lo, hi) of seqs that are missing
-        self.warnings: list[str] = []  # one line for each thing that makes the trace less than complete
-        self.sites: list[Site] = [UNKNOWN_SITE]  # indexed by the `site` column
-        self.actors: list[str] = ["unknown"]  # indexed by the `actor` column
-        self._segments: dict[str, SegmentReader] = {}
-        self._details = DetailStore()
-        self._sites_file = LineFile(self._place, SITES)
-        self._actors_file = LineFile(self._place, ACTORS)
-        self._facts_file = LineFile(self._place, FACTS)
-        self._late_file = LateFile(self._place, LATE)
-        self._store: EventArray = np.empty(0, EVENT_DTYPE)
-        self._store_seqs: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._sealed_count = 0
-        self._sealed_end = 0  # seq after the last sealed row
-        self._sealed_gaps: list[tuple[int, int]] = []
-        self._sites_needed = self._actors_needed = 1
-        self._count = 0
-        self._end = 0
+        self._sealed = SealedRows(self._place)
+        self._hot, self._hot_notes = NO_TAIL, list[str]()
+        self._tail: EventArray = np.empty(0, EVENT_DTYPE)  # rows that no segment holds yet
+        self._tail_seqs: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._all_seqs: tuple[tuple[int, int, int], npt.NDArray[np.int64]] = (-1, 0, 0), self._tail_seqs
+        self._names = Names(self._place)
+        self._loaded = Loaded(self._sealed)
+        self._missing: tuple[int, int, int] = (0, 0, 0)  # rows and batches taken out when last counted, and the count
+        self._seeker = Seeker(self._sealed, self._place, self.chunks)
         self.refresh()
 
     @property
@@ -91,29 +92,88 @@ class TraceReader:
         return self.manifest.get("clean") is True
 
     @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        self._settle()
+        return self._sealed.rows + len(self._tail)
+
+    @property
     def missing(self) -> int:
         """Events that are known to be lost: in gaps, behind the end, or dropped by the writer."""
-        marked = int(self.events["aux"][self.events["kind"] == Kind.GAP].clip(min=0).sum())
+        rows, removed, marked = self._missing
+        if (rows, removed) != (self.rows, self._sealed.removed):
+            parts = self.chunks(("kind", "aux"))
+            marked = sum(int(part["aux"][part["kind"] == Kind.GAP].clip(min=0).sum()) for part in parts)
+            self._missing = (self.rows, self._sealed.removed, marked)
         return sum(hi - lo for lo, hi in self.gaps) + max(self.dropped, marked)
 
     @property
     def events(self) -> EventArray:
         """All rows, in seq order; read-only. Stays as it is when `refresh` finds more."""
-        return _read_only(self._store[: self._count])
+        return _read_only(self._load().events)
 
     @property
     def seqs(self) -> npt.NDArray[np.int64]:
         """The seq of each row; rising, and dense from 0 unless events are missing."""
-        return _read_only(self._store_seqs[: self._count])
+        self._settle()
+        state = (self._sealed.rows, self._sealed.removed, id(self._tail_seqs))
+        if self._all_seqs[0] != state:
+            every = np.concatenate([self._sealed.seqs(0, self._sealed.rows), self._tail_seqs])
+            self._all_seqs = state, _read_only(every)
+        return self._all_seqs[1]
+
+    @property
+    def sites(self) -> list[Site]:
+        """Call sites; the `site` column indexes them."""
+        self._settle()
+        return self._names.sites
+
+    @property
+    def actors(self) -> list[str]:
+        """Threads and streams; the `actor` column indexes them."""
+        self._settle()
+        return self._names.actors
 
     @property
     def facts(self) -> list[dict[str, Any]]:
         """The facts of the run, in the order they came."""
-        return self._facts_file.records
+        return self._names.facts
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """[lo, hi) of seqs that are missing."""
+        self._settle()
+        gaps = self._sealed.gaps()
+        seqs = np.concatenate([[self._sealed.end - 1], self._tail_seqs])
+        gaps += [(int(seqs[i]) + 1, int(seqs[i + 1])) for i in np.flatnonzero(np.diff(seqs) > 1)]
+        # The writer's own count: rows that are neither sealed any more nor in the hot tail.
+        end = max(self._hot.counters.sealed, count_of(self.manifest, "events") if self.clean else 0)
+        return [*gaps, (self._end, end)] if end > self._end else gaps
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line for each thing that makes the trace less than complete.
+
+        Of a long trace that has not been decoded yet: what the checksums tell, which is all but a writer's own fault.
+        """
+        self._settle()
+        found = [*self._manifest_warnings, *self._hot_notes, *self._sealed.damage()]
+        if not self.live:
+            found += [f"{name}.arrows: the last index entry is torn" for name in self._sealed.torn()]
+            found += self._names.damage()
+            if not self.clean:
+                found.append("the trace was not closed: its writer was stopped; all that it acknowledged is here")
+        found += [f"events {lo} to {hi - 1} are missing ({hi - lo})" for lo, hi in self.gaps]
+        if self.dropped:
+            found.append(f"{self.dropped} events were dropped by the writer: it could not write to its disk")
+        clipped = max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
+        if clipped:
+            found.append(f"{clipped} events hold a value cut to its column's range")
+        return found
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of the row `seq`, None where it has none."""
-        return self._details.get(seq)
+        return self._load().details.get(seq)
 
     def details_of(self, kind: int) -> Details:
         """(seqs, values) of every row of a kind that has details, in seq order."""
@@ -123,11 +183,104 @@ class TraceReader:
 
     def detail_arrays(self, kind: int) -> DetailColumn:
         """`details_of` without a Python object per row: (seqs, offsets, values)."""
-        return self._details.of(self.seqs[self.events["kind"] == kind])
+        return self._load().details.of(self.seqs[self.events["kind"] == kind])
 
     def details_between(self, lo: int, hi: int) -> DetailColumn:
         """(seqs, offsets, values) of the details of all rows from seq `lo` to below `hi`, flat: for bulk readers."""
-        return self._details.between(lo, hi)
+        return self._load().details.between(lo, hi)
+
+    def columns(self, names: Sequence[str], lo: int = 0, hi: int | None = None) -> Columns:
+        """Columns of rows lo .. hi - 1 by name, `seq` among them if asked for; no others are decompressed.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        wanted = [name for name in names if name != "seq"]
+        if unknown := set(wanted) - set(EVENT_DTYPE.names or ()):
+            known = ", ".join(EVENT_DTYPE.names or ())
+            raise UsageError(f"an event has no column {sorted(unknown)[0]!r}: it has seq, {known}")
+        while True:
+            sealed, end = self._sealed.rows, self._sealed.rows + len(self._tail)
+            first, last = min(lo, end), end if hi is None else max(min(hi, end), min(lo, end))
+            try:
+                out = self._sealed.columns(wanted, min(first, sealed), min(last, sealed))
+            except Unreadable:
+                continue
+            tail = slice(max(first - sealed, 0), max(last - sealed, 0))
+            if tail.stop:
+                out = {name: np.concatenate([out[name], self._tail[name][tail]]) for name in wanted}
+            if "seq" in names:
+                seqs = self._sealed.seqs(min(first, sealed), min(last, sealed))
+                out["seq"] = np.concatenate([seqs, self._tail_seqs[tail]])
+            return out
+
+    def chunks(
+        self, names: Sequence[str], lo: int = 0, hi: int | None = None, rows: int = 1 << 20
+    ) -> Iterator[Columns]:
+        """`columns` in runs of at most `rows` rows, one after the other: a trace of any length in little memory."""
+        while True:
+            part = self.columns(names, lo, lo + rows if hi is None else min(lo + rows, hi))
+            count = len(next(iter(part.values()))) if part else 0
+            if not count:
+                return
+            yield part
+            lo += count
+
+    def where(self, name: str, value: int, until: int | None = None) -> tuple[npt.NDArray[np.int64], EventArray]:
+        """(seqs, rows) with that value in a column, of rows numbered at most `until`; the other columns of batches
+        that have none are not read.
+        """
+        hi = self.rows if until is None else self.row_of(until)
+        seqs, rows, base = [np.empty(0, np.int64)], [np.empty(0, EVENT_DTYPE)], 0
+        for part in self.chunks((name,), 0, hi, rows=MAX_BATCH_ROWS):
+            found = np.flatnonzero(part[name] == value)
+            if len(found):
+                lo = base + int(found[0])
+                columns = self.columns(("seq", *(EVENT_DTYPE.names or ())), lo, base + int(found[-1]) + 1)
+                picked = np.empty(len(found), EVENT_DTYPE)
+                for column in EVENT_DTYPE.names or ():
+                    picked[column] = columns[column][found - found[0]]
+                seqs.append(columns["seq"][found - found[0]])
+                rows.append(picked)
+            base += len(part[name])
+        return np.concatenate(seqs), np.concatenate(rows)
+
+    def history(self, block: int, until: int | None = None) -> tuple[npt.NDArray[np.int64], EventArray]:
+        """(seqs, rows) of everything that happened to a block."""
+        return self.where("block", block, until)
+
+    def frame(self, names: Sequence[str] = (), lo: int = 0, hi: int | None = None, *, library: str = "polars") -> Any:
+        """Rows lo .. hi - 1 as a polars or pandas DataFrame: `seq` and the columns named, or all.
+
+        Raises:
+            MissingDependency: the library is not installed. UsageError: it is neither of the two.
+        """
+        if library not in ("polars", "pandas"):
+            raise UsageError(f"a frame is of polars or of pandas, got {library!r}")
+        try:
+            frames = importlib.import_module(library)
+        except ImportError:
+            raise MissingDependency(f"{library} is not installed: pip install {library}") from None
+        return frames.DataFrame(self.columns(("seq", *(names or EVENT_DTYPE.names or ())), lo, hi))
+
+    def row_of(self, seq: int) -> int:
+        """How many rows have a number of at most `seq`: its row is the one before, if it is there."""
+        self._settle()
+        row = self._sealed.row_of(seq + 1)
+        return row + int(np.searchsorted(self._tail_seqs, seq, side="right")) if row == self._sealed.rows else row
+
+    def row_at_time(self, t_ns: int) -> int:
+        """How many rows are of `t_ns` (nanoseconds since the trace began) or earlier."""
+        return self._first_past("t_ns", t_ns)
+
+    def row_at_step(self, step: int) -> int:
+        """How many rows stand before the first one of a step after `step`."""
+        return self._first_past("step", step)
+
+    def fold_at(self, seq: int) -> BlockFold:
+        """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
+        keep = self.clean and self._sealed.rows > SETTLED_ROWS
+        return self._seeker.fold(self.row_of(seq), BlockFold(self.num_blocks), keep)
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""
@@ -141,6 +294,10 @@ class TraceReader:
                 self._read_all()
         return self._end > before
 
+    @property
+    def _end(self) -> int:
+        return int(self._tail_seqs[-1]) + 1 if len(self._tail_seqs) else self._sealed.end
+
     def _read_manifest(self) -> None:
         self.manifest, self.pool, self._manifest_warnings = load_manifest(self._place)
 
@@ -149,101 +306,38 @@ class TraceReader:
         # Hot rows first: one that is sealed meanwhile is then found in a segment, the other way round in neither.
         # Names last: they are written before the rows that use them.
         try:
-            hot, notes = self._place.hot()
+            self._hot, self._hot_notes = self._place.hot()
         except OSError as error:
-            hot, notes = NO_TAIL, [f"hot tail cannot be read: {error.strerror or error}"]
+            self._hot, self._hot_notes = NO_TAIL, [f"hot tail cannot be read: {error.strerror or error}"]
+        hot = self._hot
         self.live = hot.live
-        self._read_segments(len(hot.seqs))
-        fresh = hot.seqs >= self._sealed_end
-        tail = events_of(hot.rows[fresh])
-        self._note_names(tail)
-        self._put(self._sealed_count, tail, hot.seqs[fresh])
-        self._count = self._sealed_count + len(tail)
-        self._end = int(self._store_seqs[self._count - 1]) + 1 if self._count else 0
-        self._details.set_hot(hot.details, self._sealed_end)
-        self._details.add_late(self._late_file.poll())
-        put_sites(self._sites_file.poll(), self.sites, self._sites_needed)
-        put_actors(self._actors_file.poll(), self.actors, self._actors_needed)
-        self._facts_file.poll()
-        self._find_gaps(hot)
+        self._sealed.poll()
+        fresh = hot.seqs >= self._sealed.end
+        self._tail, self._tail_seqs = events_of(hot.rows[fresh]), hot.seqs[fresh]
+        self._loaded.details.set_hot(hot.details, self._sealed.end)
+        self._loaded.details.add_late(self._names.poll())
+        self._names.need(self._tail)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
-        self.warnings = [*self._manifest_warnings, *notes, *self._describe(hot)]
 
-    def _read_segments(self, hot_rows: int) -> None:
-        """Read the batches that were sealed since."""
-        found = []
-        for name in segments_in(self._place.names()):
-            segment = self._segments.setdefault(name, SegmentReader(self._place, name))
-            found += [(segment, *batch) for batch in segment.poll()]
-        self._reserve(self._sealed_count + sum(rows for _, _, rows, *_ in found) + hot_rows)
-        for segment, first_seq, rows, offset, length, crc in found:
-            message = segment.read(offset, length, crc)
-            skip = self._sealed_end - first_seq  # rows that an earlier batch has brought
-            if message is None or skip >= rows:
-                continue
-            events = self._store[self._sealed_count : self._sealed_count + rows]
-            details = segment.decode(message, offset, events)
-            if details is None:
-                continue
-            if skip > 0:
-                self._put(self._sealed_count, events[skip:].copy(), np.arange(first_seq + skip, first_seq + rows))
+    def _settle(self) -> None:
+        """Decode a short trace as soon as anything is asked of it, so that all its damage is known."""
+        if self._sealed.rows <= SETTLED_ROWS:
+            self._load()
+
+    def _load(self) -> Loaded:
+        self._loaded.update(self._tail, self._names)
+        return self._loaded
+
+    def _first_past(self, name: str, value: int) -> int:
+        """The first row whose column is greater than `value`; the column never falls by much."""
+        lo, hi = 0, self.rows
+        while hi - lo > 1 << 14:
+            middle = (lo + hi) // 2
+            if int(self.columns((name,), middle, middle + 1)[name][0]) > value:
+                hi = middle
             else:
-                self._store_seqs[self._sealed_count : self._sealed_count + rows] = np.arange(
-                    first_seq, first_seq + rows
-                )
-                if skip < 0:
-                    self._sealed_gaps.append((self._sealed_end, first_seq))
-            self._note_names(events)
-            self._details.add(first_seq, details)
-            self._sealed_count += rows - max(skip, 0)
-            self._sealed_end = first_seq + rows
-
-    def _reserve(self, rows: int) -> None:
-        """Room for that many rows. Views handed out keep the array they were taken from."""
-        if rows > len(self._store):
-            size = rows if not len(self._store) else rows + rows // 4
-            store, seqs = np.empty(size, EVENT_DTYPE), np.empty(size, np.int64)
-            store[: self._count], seqs[: self._count] = self._store[: self._count], self._store_seqs[: self._count]
-            self._store, self._store_seqs = store, seqs
-
-    def _put(self, at: int, events: EventArray, seqs: npt.NDArray[np.int64]) -> None:
-        self._store[at : at + len(events)] = events
-        self._store_seqs[at : at + len(events)] = seqs
-
-    def _note_names(self, events: EventArray) -> None:
-        if len(events):
-            self._sites_needed = max(self._sites_needed, int(events["site"].max()) + 1)
-            self._actors_needed = max(self._actors_needed, int(events["actor"].max()) + 1)
-
-    def _find_gaps(self, hot: HotTail) -> None:
-        seqs = self._store_seqs[max(self._sealed_count - 1, 0) : self._count]
-        after = np.flatnonzero(np.diff(seqs) > 1)
-        gaps = [(int(seqs[i]) + 1, int(seqs[i + 1])) for i in after]
-        if not self._sealed_count and len(seqs) and seqs[0] > 0:
-            gaps.insert(0, (0, int(seqs[0])))
-        # The writer's own count: rows that are neither sealed any more nor in the hot tail.
-        end = max(hot.counters.sealed, count_of(self.manifest, "events") if self.clean else 0)
-        if end > self._end:
-            gaps.append((self._end, end))
-        self.gaps = [*self._sealed_gaps, *gaps]
-
-    def _describe(self, hot: HotTail) -> list[str]:
-        found = [line for segment in self._segments.values() for line in segment.damage]
-        if not self.live:
-            found += [
-                f"{name}.arrows: the last index entry is torn" for name, part in self._segments.items() if part.torn
-            ]
-            files = (self._sites_file, self._actors_file, self._facts_file, self._late_file)
-            found += [line for file in files for line in file.damage()]
-            if not self.clean:
-                found.append("the trace was not closed: its writer was stopped; all that it acknowledged is here")
-        found += [f"events {lo} to {hi - 1} are missing ({hi - lo})" for lo, hi in self.gaps]
-        if self.dropped:
-            found.append(f"{self.dropped} events were dropped by the writer: it could not write to its disk")
-        clipped = max(hot.counters.clipped, count_of(self.manifest, "clipped"))
-        if clipped:
-            found.append(f"{clipped} events hold a value cut to its column's range")
-        return found
+                lo = middle
+        return lo + int(np.searchsorted(self.columns((name,), lo, hi)[name], value, side="right"))
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

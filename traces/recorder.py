@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kvscope.errors import UsageError
+from kvscope.traces.codec import arrow_schema, encode_batch
 from kvscope.traces.files import AppendFile, PWrite, dump_late, dump_line
 from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, claim_folder
 from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
@@ -32,7 +33,7 @@ from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.rows import RowWriter
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
-from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter, arrow_schema, encode_batch
+from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
 from kvscope.traces.sink import PoolFacts, Site
 
 log = logging.getLogger(__name__)

@@ -7,22 +7,21 @@ the crc32 over its bytes, in entries of 56 bytes with a crc32 of their own.
 
 from __future__ import annotations
 
-import functools
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.codec import DetailColumn, arrow_schema, decode_batch, decode_columns, schema_bytes
 from kvscope.traces.files import AppendFile, PWrite
 from kvscope.traces.place import Place
-from kvscope.traces.schema import EVENT_DTYPE, EventArray
-from kvscope.traces.unpacked import unpacked_bytes
+from kvscope.traces.schema import EventArray
 
 MAX_BATCH_ROWS = 16_384
-MAX_UNPACKED_BYTES = 32 << 20  # of a batch; ours have 2 MiB at most
 MAX_SEGMENT_BATCHES = 256
 SCHEMA_ENTRY, BATCH_ENTRY = 0, 1
 
@@ -42,100 +41,6 @@ INDEX_DTYPE = np.dtype(
 ENTRY_BYTES = INDEX_DTYPE.itemsize
 _CHECKED_BYTES = ENTRY_BYTES - 4
 assert ENTRY_BYTES == 56
-
-# Details of a run of rows: (row positions, offsets into values, values).
-DetailColumn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
-
-
-@functools.cache
-def arrow_schema() -> Any:
-    """The Arrow schema that this version writes."""
-    import pyarrow as pa
-
-    columns = [(name, pa.from_numpy_dtype(EVENT_DTYPE[name])) for name in EVENT_DTYPE.names or ()]
-    return pa.schema([*columns, ("detail", pa.list_(pa.int64()))])
-
-
-@functools.cache
-def _schema_message() -> bytes:
-    return bytes(arrow_schema().serialize())
-
-
-def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
-    """One framed Arrow message, zstd level 1, with the event columns of `rows` and their details."""
-    import pyarrow as pa
-
-    schema = arrow_schema()
-    count = len(rows)
-    positions, offsets, values = details
-    has = np.zeros(count, bool)
-    has[positions] = True
-    starts = np.zeros(count + 1, np.int32)
-    starts[1:][positions] = np.diff(offsets)
-    np.cumsum(starts, out=starts)
-    # Arrays straight from buffers: `pa.array` would look for pandas, and import it.
-    columns = [
-        pa.Array.from_buffers(field.type, count, [None, pa.py_buffer(np.ascontiguousarray(rows[field.name]))])
-        for field in schema
-        if field.name != "detail"
-    ]
-    numbers = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-    valid = pa.py_buffer(np.packbits(has, bitorder="little"))
-    detail = pa.Array.from_buffers(
-        schema.field("detail").type, count, [valid, pa.py_buffer(starts)], children=[numbers]
-    )
-    batch = pa.RecordBatch.from_arrays([*columns, detail], schema=schema)
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_batch(batch)
-        end = sink.tell()
-    return bytes(memoryview(sink.getvalue())[len(_schema_message()) : end])
-
-
-def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
-    """Fill `into` with the batch's events; returns its details.
-
-    Raises:
-        ValueError: the message is not a batch of len(into) rows of this schema.
-    """
-    import pyarrow as pa
-
-    claimed = unpacked_bytes(message)
-    if claimed > MAX_UNPACKED_BYTES:
-        raise ValueError(f"it would unpack to {claimed:,} bytes, a batch has at most {MAX_UNPACKED_BYTES:,}")
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-        batch.validate()
-        if batch.num_rows != len(into):
-            raise ValueError(f"{batch.num_rows} rows where the index says {len(into)}")
-        names = set(batch.schema.names)
-        for name in EVENT_DTYPE.names or ():
-            if name in names:
-                into[name] = _numbers(batch.column(name), EVENT_DTYPE[name])
-            else:
-                into[name] = 0 if EVENT_DTYPE[name].kind == "u" else -1
-        detail = batch.column("detail") if "detail" in names else None
-        if detail is None or detail.null_count == len(detail):
-            return NO_DETAILS
-        starts = _numbers(detail.offsets, np.dtype("<i4")).astype(np.int64)
-        positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
-        offsets = np.append(starts[positions], starts[positions[-1] + 1])
-        return positions, offsets, _numbers(detail.values, np.dtype("<i8"))
-    except (pa.ArrowException, EOFError, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
-        raise ValueError(f"not a readable Arrow batch: {error}") from error
-
-
-def _numbers(column: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An Arrow column without nulls as an array, straight from its buffer (`to_numpy` would import pandas)."""
-    import pyarrow as pa
-
-    if column.null_count or column.type != pa.from_numpy_dtype(dtype):
-        raise ValueError(f"a column of {column.type} with {column.null_count} nulls where {dtype} is expected")
-    return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), column.offset * dtype.itemsize)
-
-
-NO_DETAILS: DetailColumn = (np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -185,7 +90,7 @@ class SegmentWriter:
         if self._index is None:
             self._index = AppendFile(path.with_suffix(".index"), self._pwrite)
         if self._data.offset == 0:
-            self._put(SCHEMA_ENTRY, _schema_message(), 0, 0, 0, 0)
+            self._put(SCHEMA_ENTRY, schema_bytes(arrow_schema()), 0, 0, 0, 0)
 
     def _put(self, kind: int, message: bytes, first_seq: int, rows: int, t_first: int, t_last: int) -> None:
         assert self._data is not None
@@ -213,6 +118,18 @@ class SegmentWriter:
         self._batches = 0
 
 
+class IndexEntry(NamedTuple):
+    """One batch as the sidecar names it."""
+
+    first_seq: int
+    rows: int
+    offset: int
+    length: int
+    crc: int
+    t_first: int
+    t_last: int
+
+
 class SegmentReader:
     """Reads one segment, also while it grows. Nothing is believed that its checksum does not vouch for.
 
@@ -231,8 +148,8 @@ class SegmentReader:
         self._index_used = 0
         self._end = 0
 
-    def poll(self) -> list[tuple[int, int, int, int, int]]:
-        """(first_seq, rows, offset, length, crc) of each batch that the sidecar has gained since the last call."""
+    def poll(self) -> list[IndexEntry]:
+        """What the sidecar says of each batch that it has gained since the last call."""
         try:
             data = self._place.read(self.name + ".index", self._index_used)
         except FileNotFoundError:
@@ -246,7 +163,7 @@ class SegmentReader:
         for at in range(0, whole, ENTRY_BYTES):
             raw = data[at : at + ENTRY_BYTES]
             entry = np.frombuffer(raw, INDEX_DTYPE)[0]
-            offset, length, first_seq, _, _, rows, crc, kind, check = entry.tolist()
+            offset, length, first_seq, t_first, t_last, rows, crc, kind, check = entry.tolist()
             # Messages follow one another: an entry that claims bytes of another one is as wrong as a damaged one.
             if (
                 check != zlib.crc32(raw[:_CHECKED_BYTES])
@@ -260,7 +177,7 @@ class SegmentReader:
             if kind == SCHEMA_ENTRY:
                 self._schema = self._read_schema(offset, length, crc)
             elif kind == BATCH_ENTRY and rows:
-                batches.append((first_seq, rows, offset, length, crc))
+                batches.append(IndexEntry(first_seq, rows, offset, length, crc, t_first, t_last))
         self._index_used += whole
         return batches
 
@@ -284,6 +201,16 @@ class SegmentReader:
         """Fill `into` with a batch; returns its details, or None, and a line in `damage`, when it is unreadable."""
         try:
             return decode_batch(message, self._schema or arrow_schema(), into)
+        except ValueError as error:
+            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
+            return None
+
+    def decode_some(
+        self, message: bytes, offset: int, names: Sequence[str], rows: int
+    ) -> dict[str, npt.NDArray[Any]] | None:
+        """Some columns of a batch; None, and a line in `damage`, when it is unreadable."""
+        try:
+            return decode_columns(message, self._schema or arrow_schema(), names, rows)
         except ValueError as error:
             self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
             return None

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kvscope.traces.files import read_late, read_lines
+from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES
 from kvscope.traces.place import Place
+from kvscope.traces.schema import EventArray
 from kvscope.traces.sink import UNKNOWN_SITE, Frame, Site
 
 _T = TypeVar("_T")
@@ -63,6 +65,39 @@ class LateFile:
     def damage(self) -> list[str]:
         """What is wrong with the file, in words."""
         return _damage(self.name, self._damaged, self._torn, self._unread)
+
+
+class Names:
+    """What stands beside the events of one trace: call sites, actors, facts and late details."""
+
+    def __init__(self, place: Place) -> None:
+        self.sites: list[Site] = [UNKNOWN_SITE]
+        self.actors: list[str] = ["unknown"]
+        self._sites, self._actors = LineFile(place, SITES), LineFile(place, ACTORS)
+        self._facts, self._late = LineFile(place, FACTS), LateFile(place, LATE)
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """The facts of the run, in the order they came."""
+        return self._facts.records
+
+    def poll(self) -> dict[int, tuple[int, ...]]:
+        """Follow all files; returns the late details that are new."""
+        late = self._late.poll()
+        put_sites(self._sites.poll(), self.sites, 1)
+        put_actors(self._actors.poll(), self.actors, 1)
+        self._facts.poll()
+        return late
+
+    def need(self, events: EventArray) -> None:
+        """Rows name sites and actors by number: those that no line brought are unknown."""
+        if len(events):
+            put_sites([], self.sites, int(events["site"].max()) + 1)
+            put_actors([], self.actors, int(events["actor"].max()) + 1)
+
+    def damage(self) -> list[str]:
+        """What is wrong with the files, in words."""
+        return [line for file in (self._sites, self._actors, self._facts, self._late) for line in file.damage()]
 
 
 def put_sites(records: list[dict[str, Any]], into: list[Site], needed: int) -> None:

@@ -9,7 +9,7 @@ from kvscope.inspector.detectors.life import Slot
 from kvscope.inspector.detectors.records import Row
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.source import IntArray
-from kvscope.inspector.state import BLOCK_KINDS
+from kvscope.traces.fold import BLOCK_KINDS
 from kvscope.traces.schema import EventArray
 
 _CHUNK = 65_536  # events that stand in memory as Python ints at once

@@ -17,10 +17,11 @@ import pytest
 
 from kvscope.errors import TraceError, UsageError
 from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
+from kvscope.traces.codec import encode_batch
 from kvscope.traces.files import MAX_PENDING_BYTES, AppendFile, dump_late, dump_line, parse_line, read_late
 from kvscope.traces.manifest import manifest_crc
 from kvscope.traces.rows import ROW_DTYPE
-from kvscope.traces.segment import INDEX_DTYPE, SegmentWriter, encode_batch
+from kvscope.traces.segment import INDEX_DTYPE, SegmentWriter
 
 POOL = PoolFacts(num_blocks=64, block_size=16)
 ROWS, BATCH = 650, 32

@@ -1,0 +1,154 @@
+"""The sealed rows of a trace as a list of batches: found by the index, checked when found, decoded when wanted.
+
+Nothing but the index is held in memory, so a trace of any length opens at the cost of its checksums. Files are read,
+not mapped: a map over a file that somebody truncates kills its reader (SIGBUS), and the columns must be decompressed
+into memory of their own anyway.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.traces.codec import DetailColumn
+from kvscope.traces.folder import segments_in
+from kvscope.traces.place import Place
+from kvscope.traces.schema import EVENT_DTYPE, EventArray
+from kvscope.traces.segment import SegmentReader
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+class Batch(NamedTuple):
+    """Where a run of rows lies. `skip` leading rows of the message were brought by an earlier batch."""
+
+    segment: SegmentReader
+    first_seq: int
+    rows: int
+    skip: int
+    offset: int
+    length: int
+    crc: int
+    t_first: int
+    t_last: int
+
+
+class Unreadable(Exception):
+    """A batch whose checksum is right cannot be decoded; it has been taken out of the list."""
+
+
+class SealedRows:
+    """Batches in seq order, without overlap. Row numbers count the rows that are there."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.segments: dict[str, SegmentReader] = {}
+        self.batches: list[Batch] = []
+        self.starts = [0]  # the row that each batch begins with, and the end
+        self.removed = 0  # batches taken out after they had been listed
+        self.end = 0  # seq after the last row
+
+    @property
+    def rows(self) -> int:
+        """Rows in all batches."""
+        return self.starts[-1]
+
+    def poll(self) -> None:
+        """List the batches that were sealed since; what fails its checksum is left out, with a line of damage."""
+        for name in segments_in(self._place.names()):
+            segment = self.segments.setdefault(name, SegmentReader(self._place, name))
+            for entry in segment.poll():
+                skip = max(self.end - entry.first_seq, 0)
+                if segment.read(entry.offset, entry.length, entry.crc) is None or skip >= entry.rows:
+                    continue
+                first, rows = entry.first_seq + skip, entry.rows - skip
+                self.batches.append(Batch(segment, first, rows, skip, *entry[2:]))
+                self.starts.append(self.rows + rows)
+                self.end = first + rows
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """[lo, hi) of the seqs that are missing before and between batches."""
+        found, at = [], 0
+        for batch in self.batches:
+            if batch.first_seq > at:
+                found.append((at, batch.first_seq))
+            at = batch.first_seq + batch.rows
+        return found
+
+    def row_of(self, seq: int) -> int:
+        """How many rows have a smaller seq."""
+        at = bisect_right(self.batches, seq, key=lambda batch: batch.first_seq) - 1
+        if at < 0:
+            return 0
+        return self.starts[at] + min(seq - self.batches[at].first_seq, self.batches[at].rows)
+
+    def seqs(self, lo: int, hi: int) -> npt.NDArray[np.int64]:
+        """The seqs of rows lo .. hi - 1."""
+        out = np.empty(hi - lo, np.int64)
+        for batch, first, last, at in self._spans(lo, hi):
+            seq = batch.first_seq + first
+            out[at : at + last - first] = np.arange(seq, seq + last - first)
+        return out
+
+    def columns(self, names: Sequence[str], lo: int, hi: int) -> Columns:
+        """Columns of rows lo .. hi - 1, by name.
+
+        Raises:
+            Unreadable: a batch was taken out; ask again.
+        """
+        out = {name: np.empty(hi - lo, EVENT_DTYPE[name]) for name in names}
+        if not names:
+            return out
+        for batch, first, last, at in self._spans(lo, hi):
+            found = self._decoded(batch, lambda message, batch=batch: self._parts(batch, message, names))
+            for name in names:
+                out[name][at : at + last - first] = found[name][batch.skip + first : batch.skip + last]
+        return out
+
+    def batch_events(self, number: int, into: EventArray) -> DetailColumn:
+        """Fill `into` with the rows of a batch; returns the details of the whole message (`skip` rows included).
+
+        Raises:
+            Unreadable: it was taken out of the list.
+        """
+        batch = self.batches[number]
+        whole = into if not batch.skip else np.empty(batch.rows + batch.skip, EVENT_DTYPE)
+        details: DetailColumn = self._decoded(batch, lambda message: batch.segment.decode(message, batch.offset, whole))
+        if batch.skip:
+            into[:] = whole[batch.skip :]
+        return details
+
+    def damage(self) -> list[str]:
+        """One line for each thing found wrong."""
+        return [line for segment in self.segments.values() for line in segment.damage]
+
+    def torn(self) -> list[str]:
+        """Segments whose index ends within an entry."""
+        return [name for name, segment in self.segments.items() if segment.torn]
+
+    def _spans(self, lo: int, hi: int) -> Iterator[tuple[Batch, int, int, int]]:
+        """(batch, first and last row of it, where they belong) for rows lo .. hi - 1."""
+        at = bisect_right(self.starts, lo) - 1
+        while at < len(self.batches) and self.starts[at] < hi:
+            start = self.starts[at]
+            first, last = max(lo - start, 0), min(hi - start, self.batches[at].rows)
+            yield self.batches[at], first, last, start + first - lo
+            at += 1
+
+    def _parts(self, batch: Batch, message: bytes, names: Sequence[str]) -> Columns | None:
+        return batch.segment.decode_some(message, batch.offset, names, batch.rows + batch.skip)
+
+    def _decoded(self, batch: Batch, decode: Any) -> Any:
+        message = batch.segment.read(batch.offset, batch.length, batch.crc)
+        found = None if message is None else decode(message)
+        if found is None:
+            at = self.batches.index(batch)
+            del self.batches[at]
+            self.starts = [0, *np.cumsum([b.rows for b in self.batches]).tolist()]
+            self.removed += 1
+            raise Unreadable
+        return found

@@ -1,0 +1,66 @@
+"""Going to any place of a trace: the keyframes are made when they are first needed, and kept beside a closed trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
+from kvscope.traces.folder import KEYFRAMES
+from kvscope.traces.keyframes import Keyframes, batches_key, dump_keyframes, load_keyframes, save_keyframes
+from kvscope.traces.place import Place
+from kvscope.traces.sealed import Columns, SealedRows
+
+Chunks = Callable[[tuple[str, ...], int, int, int], Iterator[Columns]]
+
+
+class Seeker:
+    """Folds up to any row.
+
+    Args:
+        sealed: the rows that do not change any more; keyframes stand among them.
+        place: where the trace lies.
+        chunks: brings columns of rows, as `TraceReader.chunks` does.
+    """
+
+    def __init__(self, sealed: SealedRows, place: Place, chunks: Chunks) -> None:
+        self._sealed, self._place, self._chunks = sealed, place, chunks
+        self._keys: Keyframes | None = None
+        self._removed = 0
+
+    def fold(self, row: int, start: BlockFold, keep: bool) -> BlockFold:
+        """What the rows before `row` have made of every block.
+
+        Args:
+            start: before the first row.
+            keep: the trace is closed and long: its keyframes are read from their file, or written there.
+        """
+        if self._keys is None or self._removed != self._sealed.removed:
+            self._keys, self._removed = Keyframes(start), self._sealed.removed
+        self._extend(self._keys, keep)
+        at, fold = self._keys.before(row)
+        self._apply(fold, at, row)
+        return fold
+
+    def _apply(self, fold: BlockFold, lo: int, hi: int) -> None:
+        if hi > lo:
+            for part in self._chunks(FOLD_COLUMNS, lo, hi, 1 << 18):
+                fold.apply(part)
+
+    def _extend(self, keys: Keyframes, keep: bool) -> None:
+        rows = self._sealed.rows
+        due = list(keys.wanted(rows))
+        if not due:
+            return
+        key = batches_key((b.first_seq, b.rows, b.crc) for b in self._sealed.batches) if keep else 0
+        if keep and len(keys.rows) == 1 and self._place.has(KEYFRAMES):
+            with contextlib.suppress(OSError):
+                if load_keyframes(self._place.read(KEYFRAMES), key, rows, keys):
+                    return
+        at, fold = keys.before(rows)
+        for row in due:
+            self._apply(fold, at, row)
+            keys.add(row, fold)
+            at = row
+        if keep and self._place.path.is_dir():
+            save_keyframes(self._place.path / KEYFRAMES, dump_keyframes(keys, key))
