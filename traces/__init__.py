@@ -19,6 +19,7 @@ from kvscope.traces.schema import (
     to_signed,
     unpack_range,
 )
+from kvscope.traces.several import SeveralTraces, find_traces, open_traces
 from kvscope.traces.sink import EventSink, Frame, PoolFacts, Site, Trace
 
 __all__ = [
@@ -33,10 +34,13 @@ __all__ = [
     "PoolFacts",
     "Reason",
     "Recorder",
+    "SeveralTraces",
     "Site",
     "Trace",
     "TraceReader",
+    "find_traces",
     "open_trace",
+    "open_traces",
     "pack",
     "pack_range",
     "table_digest",

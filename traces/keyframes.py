@@ -38,6 +38,13 @@ class Keyframes:
         self.folds = [start]
         self.rows_between = rows_between
 
+    def rebase(self, row: int, fold: BlockFold) -> None:
+        """Rows before `row` were let go: this is what they had made. (Rows before it that are left start anew.)"""
+        if row == 0:
+            self.folds[0] = fold
+        else:
+            self.add(row, fold)
+
     def before(self, row: int) -> tuple[int, BlockFold]:
         """(its row, the fold) of the last keyframe at or before `row`; the fold is a copy."""
         at = bisect_right(self.rows, row) - 1

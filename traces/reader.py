@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import MissingDependency, UsageError
+from kvscope.traces.codec import DetailColumn
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.loaded import Loaded
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
+from kvscope.traces.retention import load_base
 from kvscope.traces.rows import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable
@@ -163,7 +165,9 @@ class TraceReader:
             found += self._names.damage()
             if not self.clean:
                 found.append("the trace was not closed: its writer was stopped; all that it acknowledged is here")
-        found += [f"events {lo} to {hi - 1} are missing ({hi - lo})" for lo, hi in self.gaps]
+        for lo, hi in self.gaps:
+            why = "were let go: the recorder keeps the newest" if lo == 0 and self._let_go() >= hi else "are missing"
+            found.append(f"events {lo} to {hi - 1} {why} ({hi - lo})")
         if self.dropped:
             found.append(f"{self.dropped} events were dropped by the writer: it could not write to its disk")
         clipped = max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
@@ -318,6 +322,11 @@ class TraceReader:
         self._loaded.details.add_late(self._names.poll())
         self._names.need(self._tail)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
+
+    def _let_go(self) -> int:
+        """Events below this seq were dropped by the recorder's own limits."""
+        base = load_base(self._place)
+        return base[0] if base is not None else 0
 
     def _settle(self) -> None:
         """Decode a short trace as soon as anything is asked of it, so that all its damage is known."""

@@ -31,6 +31,7 @@ from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, claim_folder
 from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
 from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
+from kvscope.traces.retention import Kept, Retention
 from kvscope.traces.rows import RowWriter
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
@@ -62,6 +63,8 @@ class Recorder(RowWriter):
         seal_after_s: in "thread", the age at which rows are sealed; in both, the pause after a failed write.
         clock, wall_clock: nanoseconds; for a trace that is the same each time it is made.
         pwrite: `os.pwrite`, or a stand-in for tests of a full disk.
+        max_bytes: of the segments: beyond it the oldest go, an eighth of the whole at a time.
+        max_age_s: of the segments' youngest rows: older ones go.
 
     Raises:
         TraceError: the folder is taken or cannot be made.
@@ -85,6 +88,8 @@ class Recorder(RowWriter):
         wall_clock: Callable[[], int] = time.time_ns,
         pwrite: PWrite = os.pwrite,
         max_batches: int = MAX_SEGMENT_BATCHES,
+        max_bytes: int | None = None,
+        max_age_s: float | None = None,
     ) -> None:
         if hot_rows < 2 or hot_rows & (hot_rows - 1):
             raise UsageError(f"hot_rows is a power of two, got {hot_rows}")
@@ -92,6 +97,8 @@ class Recorder(RowWriter):
             raise UsageError(f"seal_rows is 1 to {min(MAX_BATCH_ROWS, hot_rows // 2)}, got {seal_rows}")
         super().__init__(record, clock)
         self.path = Path(path)
+        limited = max_bytes is not None or max_age_s is not None
+        self._retention = Retention(self.path, pool.num_blocks, max_bytes, max_age_s) if limited else None
         self.pool = pool
         self.dropped = 0
         self._unmarked = 0  # dropped since the last GAP row
@@ -121,7 +128,9 @@ class Recorder(RowWriter):
         with claim_folder(self.path, overwrite):
             write_manifest(self.path, self._manifest)
             self._hot = HotWriter(self.path / HOT, hot_rows)
-            self._segments = SegmentWriter(self.path, pwrite, max_batches)
+            kept = self._retention
+            limits = (kept.segment_bytes, kept.segment_ns) if kept is not None else (None, None)
+            self._segments = SegmentWriter(self.path, pwrite, max_batches, *limits)
             self._streams = [AppendFile(self.path / name, pwrite) for name in (SITES, ACTORS, FACTS, LATE)]
         self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
         self._attach(self._hot.map, HEADER_BYTES, hot_rows)
@@ -274,6 +283,10 @@ class Recorder(RowWriter):
             self._sealed = last
             self._set_limit()
             self._publish()
+            finished, self._segments.finished = self._segments.finished, []
+            if self._retention is not None:
+                for segment in finished:
+                    self._retention.finished(Kept(*segment), self._clock() - self._clock_start)
             return True
 
     def _seal_last(self) -> bool:

@@ -9,6 +9,7 @@ from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.folder import KEYFRAMES
 from kvscope.traces.keyframes import Keyframes, batches_key, dump_keyframes, load_keyframes, save_keyframes
 from kvscope.traces.place import Place
+from kvscope.traces.retention import load_base
 from kvscope.traces.sealed import Columns, SealedRows
 
 Chunks = Callable[[tuple[str, ...], int, int, int], Iterator[Columns]]
@@ -37,6 +38,9 @@ class Seeker:
         """
         if self._keys is None or self._removed != self._sealed.removed:
             self._keys, self._removed = Keyframes(start), self._sealed.removed
+            base = load_base(self._place)
+            if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
+                self._keys.rebase(at, base[1])
         self._extend(self._keys, keep)
         at, fold = self._keys.before(row)
         self._apply(fold, at, row)

@@ -49,14 +49,26 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class SegmentWriter:
-    """Appends sealed batches, starting a new file every `max_batches` (256) of them."""
+    """Appends sealed batches, starting a new file every `max_batches` (256) of them, or after some bytes or time."""
 
-    def __init__(self, folder: Path, pwrite: PWrite = os.pwrite, max_batches: int = MAX_SEGMENT_BATCHES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pwrite: PWrite = os.pwrite,
+        max_batches: int = MAX_SEGMENT_BATCHES,
+        max_bytes: int | None = None,
+        max_ns: int | None = None,
+        first: int = 0,
+    ) -> None:
         self._folder = folder
         self._pwrite = pwrite
         self._max_batches = max_batches
-        self._number = 0
+        self._max_bytes = max_bytes
+        self._max_ns = max_ns
+        self._number = first
         self._batches = 0
+        self._t_first = self._t_last = 0
+        self.finished: list[tuple[str, int, int]] = []  # (name, bytes, t_ns of the last row) since they were taken
         self._data: AppendFile | None = None
         self._index: AppendFile | None = None
 
@@ -66,13 +78,26 @@ class SegmentWriter:
         Raises:
             OSError: not written; call again with the same batch, later.
         """
-        if self._data is not None and self._batches >= self._max_batches:
+        if self._data is not None and self._full(int(rows["t_ns"][0])):
+            done = (segment_path(self._folder, self._number).stem, self._data.offset, self._t_last)
             self._finish()
             self._number += 1
+            self.finished.append(done)
         if self._data is None or self._index is None:
             self._start()
         self._put(BATCH_ENTRY, message, first_seq, len(rows), int(rows["t_ns"][0]), int(rows["t_ns"][-1]))
+        if not self._batches:
+            self._t_first = int(rows["t_ns"][0])
+        self._t_last = int(rows["t_ns"][-1])
         self._batches += 1
+
+    def _full(self, t_ns: int) -> bool:
+        assert self._data is not None
+        return (
+            self._batches >= self._max_batches
+            or (self._max_bytes is not None and self._data.offset >= self._max_bytes)
+            or (self._max_ns is not None and self._batches > 0 and t_ns - self._t_first >= self._max_ns)
+        )
 
     def close(self) -> None:
         """End the last stream properly.

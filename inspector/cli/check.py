@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,35 +14,51 @@ if TYPE_CHECKING:
 
 
 def check(
-    trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
+    traces: Annotated[
+        list[Path], typer.Argument(help="Traces (NAME.kvtrace, NAME.kvpack), or a folder of them.", metavar="TRACE...")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvsan/1) on standard output.")] = False,
     most: Annotated[int, typer.Option("--max", min=1, help="Report at most this many kinds of mistake in full.")] = 20,
 ) -> None:
     """Replay a trace and report every broken rule: who, what, where, and why.
 
     Exits 0 when what the trace holds is clean (the line says how many events are missing, if any), 1 with findings,
-    2 when there is nothing to check.
+    2 when there is nothing to check. Of several traces (the ranks or pools of one run) each is checked by itself.
 
     Example: kvscope check run.kvtrace
     """
+    from kvscope.traces import find_traces
+
+    found = find_traces(traces)
+    told = [_check_one(path, as_json, most, heading=len(found) > 1) for path in found]
+    if as_json:
+        answer = told[0][1] if len(found) == 1 else {"schema": "kvsan-several/1", "traces": [t for _, t in told]}
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    results = [result for result, _ in told]
+    idle = all(result.nothing_to_check for result in results)
+    raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 0)
+
+
+def _check_one(trace: Path, as_json: bool, most: int, heading: bool) -> tuple[CheckResult, dict[str, Any]]:
     from kvscope.inspector import findings
     from kvscope.inspector.report import report, to_json
     from kvscope.traces import open_trace
 
     opened = open_trace(trace)
     result = findings.check(opened)
+    about = f"{trace}: " if heading else ""
     for line in (*opened.warnings, *result.notes):
-        sys.stderr.write(f"kvscope: note: {line}\n")
+        sys.stderr.write(f"kvscope: note: {about}{line}\n")
     if as_json:
-        told = to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
-    elif result.nothing_to_check:
-        sys.stdout.write(f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block\n")
+        return result, to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
+    if result.nothing_to_check:
+        text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
+        sys.stdout.write(text + "\n")
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
-        sys.stdout.write(clean_line(result, opened.missing) + "\n")
-    raise typer.Exit(2 if result.nothing_to_check else 1 if result.findings else 0)
+        sys.stdout.write(about + clean_line(result, opened.missing) + "\n")
+    return result, {}
 
 
 def clean_line(result: CheckResult, missing: int = 0) -> str:

@@ -16,23 +16,35 @@ ABSENT = "-"
 
 
 def inspect(
-    trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
+    traces: Annotated[
+        list[Path], typer.Argument(help="Traces (NAME.kvtrace, NAME.kvpack), or a folder of them.", metavar="TRACE...")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Show what a run did with its memory: pool, requests, waste, sharing, cache, evictions, trace health.
 
-    Means are time-weighted, peaks are over all events; a dash means that there is nothing to divide by.
+    Means are time-weighted, peaks are over all events; a dash means that there is nothing to divide by. Of several
+    traces (the ranks or pools of one run) each is shown.
 
     Example: kvscope inspect run.kvtrace
     """
     from kvscope.inspector.measures import summary
-    from kvscope.traces import open_trace
+    from kvscope.traces import find_traces, open_trace
 
-    measured = summary(open_trace(trace))
+    found = find_traces(traces)
     if as_json:
-        sys.stdout.write(json.dumps(measured, ensure_ascii=False) + "\n")
+        told = [summary(open_trace(path)) for path in found]
+        several = {
+            "schema": "kvscope-summaries/1",
+            "traces": [{"name": str(p)} | t for p, t in zip(found, told, strict=True)],
+        }
+        sys.stdout.write(json.dumps(told[0] if len(found) == 1 else several, ensure_ascii=False) + "\n")
         return
-    show(Console(highlight=False), str(trace), measured)
+    console = Console(highlight=False)
+    for number, path in enumerate(found):
+        if number:
+            console.print()
+        show(console, str(path), summary(open_trace(path)))
 
 
 def show(console: Console, name: str, m: dict[str, Any]) -> None:

@@ -1,0 +1,140 @@
+"""A recorder that keeps the newest part of its trace: bounded, still judged right, killed or not."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.errors import OutOfBlocks, UsageError
+from kvscope.inspector.findings import check
+from kvscope.inspector.state import PoolState, state_at
+from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, pack
+
+BLOCKS, SIZE = 24, 4
+
+
+def drive(manager: BlockManager, rng: random.Random, rounds: int) -> None:
+    done: dict[int, int] = {}
+    for number in range(rounds):
+        if len(done) < 4:
+            try:
+                tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 20))]
+                lo = manager.admit(number, tokens)
+                manager.write(number, lo, len(tokens))
+                manager.begin_step([Scheduled(number, lo, len(tokens))])
+                manager.copies_done(manager.drain_copies())
+                manager.end_step()
+                done[number] = len(tokens)
+            except OutOfBlocks:
+                pass
+        elif rng.random() < 0.2:
+            manager.fork(rng.choice(list(done)), number)
+            done[number] = 0
+        if rng.random() < 0.3 and done:
+            manager.free(done.popitem()[0])
+
+
+def record(path: Path, rounds: int = 4000, **options: Any) -> MemoryRecorder:
+    memory = MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), rounds)
+    with Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250, **options) as sink:
+        drive(BlockManager(BLOCKS, SIZE, sink=sink), random.Random(5), rounds)
+    return memory
+
+
+def same(one: PoolState, other: PoolState) -> None:
+    for name in ("state", "gen", "entries", "leases", "fill", "published", "writing", "last_seq"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+def test_the_newest_part_is_kept_and_judged_right(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    memory = record(path, max_bytes=1 << 16)
+    segments = list(path.glob("events-*.arrows"))
+    assert 2 < len(segments) < 12
+    assert sum(segment.stat().st_size for segment in segments) <= 1 << 16
+    trace = open_trace(path)
+    first = int(trace.seqs[0])
+    assert 0 < first < len(memory.events) - 2000
+    assert trace.seqs.tolist() == list(range(first, len(memory.events)))
+    for name in ("kind", "block", "gen", "ref_before", "ref_after", "seq_id", "aux"):
+        np.testing.assert_array_equal(trace.events[name], memory.events[name][first:])
+    assert trace.gaps == [(0, first)]
+    assert trace.missing == first
+    assert trace.warnings == [f"events 0 to {first - 1} were let go: the recorder keeps the newest ({first})"]
+    assert trace.clean
+    for seq in (first, first + 1, first + 777, len(memory.events) - 1):
+        same(state_at(trace, seq), state_at(memory, seq))
+    result = check(trace)
+    assert result.findings == ()
+    assert check(memory).findings == ()
+    same(state_at(open_trace(pack(path, tmp_path / "a.kvpack")), first), state_at(memory, first))
+
+
+def test_a_lost_base_costs_the_state_before_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    memory = record(path, max_bytes=1 << 16)
+    base = path / "base.bin"
+    base.write_bytes(base.read_bytes()[:-3])
+    trace = open_trace(path)
+    assert trace.warnings[0].endswith(f"are missing ({int(trace.seqs[0])})")
+    assert check(trace).findings == ()
+    last = len(memory.events) - 1
+    late = state_at(trace, last)
+    known = late.last_seq >= 0
+    assert known.any()
+    np.testing.assert_array_equal(late.gen[known], state_at(memory, last).gen[known])
+
+
+def test_old_segments_go(tmp_path: Path) -> None:
+    now = 0
+
+    def clock() -> int:
+        return now
+
+    pool = PoolFacts(BLOCKS, SIZE)
+    with Recorder(
+        tmp_path / "a", pool=pool, sealing="inline", hot_rows=64, seal_rows=10, clock=clock, max_age_s=1
+    ) as r:
+        for i in range(2000):
+            now += 10_000_000
+            r.begin()
+            r.emit(3, block=i % BLOCKS, aux=i)
+    trace = open_trace(tmp_path / "a")
+    t = trace.events["t_ns"]
+    assert 100 <= len(t) < 160  # a second, and at most an eighth of one and two batches more
+    assert trace.events["aux"].tolist() == list(range(2000 - len(t), 2000))
+
+
+def test_a_reader_follows_while_segments_go(tmp_path: Path) -> None:
+    pool = PoolFacts(BLOCKS, SIZE)
+    rng = random.Random(0)
+    with Recorder(tmp_path / "a", pool=pool, hot_rows=512, seal_rows=128, max_bytes=1 << 16) as sink:
+        trace, seen = open_trace(tmp_path / "a"), 0
+        for i in range(120_000):
+            sink.emit(3, block=i % BLOCKS, lblock=rng.getrandbits(30), aux=i)
+            if i % 3000 == 0:
+                trace.refresh()
+                events, seqs = trace.events, trace.seqs
+                assert events["aux"].tolist() == seqs.tolist()  # what it has read it keeps; what went before is a gap
+                assert sum(hi - lo for lo, hi in trace.gaps) == int(seqs[-1]) + 1 - len(seqs)
+                assert len(events) > seen
+                seen = len(events)
+                late = open_trace(tmp_path / "a")
+                assert (late.events["aux"] == late.seqs).all()
+                time.sleep(0)
+    assert int(open_trace(tmp_path / "a").seqs[0]) > 0
+
+
+def test_limits_that_keep_nothing_are_refused(tmp_path: Path) -> None:
+    for options in ({"max_bytes": 100}, {"max_age_s": 0}):
+        with pytest.raises(UsageError, match="max_"):
+            Recorder(tmp_path / "a", pool=PoolFacts(4, 4), **options)
+    assert not (tmp_path / "a").exists()
