@@ -11,7 +11,7 @@ import pytest
 
 from kvscope.traces import EVENT_DTYPE
 from kvscope.traces.bulk import empty_events
-from kvscope.traces.segment import NO_DETAILS, encode_batch
+from kvscope.traces.codec import NO_DETAILS, encode_batch
 from kvscope.traces.unpacked import unpacked_bytes
 
 
