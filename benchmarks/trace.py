@@ -227,13 +227,27 @@ def run(events: int = 4_096) -> list[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
+def follow_rows(seconds: float) -> list[dict[str, Any]]:
+    """A reader beside a writer of a million events per second."""
+    from kvscope.benchmarks.follow import RATE, follow
+
+    found = follow(seconds)
+    return [
+        row("events followed", found["events"], "events"),
+        row("events missed, repeated or changed", found["wrong"], "events", gate=0.0),
+        row("events followed per second", found["rate"], "events/s", float(RATE)),
+        row("most rows of one look", found["lag_rows"], "events"),
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the rows; exit code 1 when a gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.trace", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
     parser.add_argument("--events", type=int, default=4_096, help="events per run, below 16,384 (default 4,096)")
+    parser.add_argument("--follow", type=float, metavar="SECONDS", help="only: follow a writer of 1 M events/s so long")
     options = parser.parse_args(arguments)
-    rows = run(options.events)
+    rows = run(options.events) if options.follow is None else follow_rows(options.follow)
     if options.json:
         print(json.dumps({"rows": rows}))
     else:

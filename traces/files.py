@@ -100,16 +100,20 @@ class AppendFile:
     Args:
         path: created; must not exist.
         pwrite: `os.pwrite`, or a stand-in for tests of a full disk.
+        at: go on with a file that may exist, from this byte; what lies behind it is dropped.
     """
 
-    def __init__(self, path: Path, pwrite: PWrite = os.pwrite) -> None:
+    def __init__(self, path: Path, pwrite: PWrite = os.pwrite, at: int | None = None) -> None:
         self.path = path
-        self.offset = 0
+        self.offset = at or 0
         self.lost = 0  # records given up because too much was pending
         self._pending = b""
         self._pwrite = pwrite
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        new = os.O_EXCL if at is None else os.O_NOFOLLOW
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | new | os.O_CLOEXEC, 0o644)
+        if at is not None:
+            self.cut()
 
     def write(self, data: bytes) -> None:
         """Append all of `data`.

@@ -93,6 +93,19 @@ def claim_folder(path: Path, overwrite: bool) -> Iterator[None]:
         raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
 
 
+@contextmanager
+def kept_folder(path: Path) -> Iterator[None]:
+    """The folder of a trace that is gone on with; the body adds to it.
+
+    Raises:
+        TraceError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise TraceError(f"cannot go on with {path}: {error.strerror or error}") from error
+
+
 def _empty(path: Path, overwrite: bool) -> None:
     names = os.listdir(path)
     if not names:

@@ -299,6 +299,11 @@ class TraceReader:
         return self._end > before
 
     @property
+    def sealed_end(self) -> int:
+        """The seq after the last row that a segment holds."""
+        return self._sealed.end
+
+    @property
     def _end(self) -> int:
         return int(self._tail_seqs[-1]) + 1 if len(self._tail_seqs) else self._sealed.end
 

@@ -26,11 +26,12 @@ import numpy as np
 
 from kvscope.errors import UsageError
 from kvscope.traces.codec import arrow_schema, encode_batch
-from kvscope.traces.files import AppendFile, PWrite, dump_late, dump_line
-from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, claim_folder
+from kvscope.traces.files import PWrite, dump_late, dump_line
+from kvscope.traces.folder import HOT, MANIFEST, claim_folder, kept_folder
 from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
 from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
+from kvscope.traces.resume import Left, open_streams, take_over
 from kvscope.traces.retention import Kept, Retention
 from kvscope.traces.rows import RowWriter
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
@@ -55,6 +56,8 @@ class Recorder(RowWriter):
         engine: who writes, for people.
         record: "trace" (one frame per call site) or "sanitize" (stacks of up to 8).
         overwrite: replace a trace that is there. Nothing but a trace is ever replaced.
+        resume: go on with a trace that is there and has no writer any more, in a new segment. A GAP row of no lost
+            events marks the place: what the writer before knew of its pool ends there. Its `meta` stays.
         sealing: "thread" seals in the background; "inline" within the call that fills a batch, and at no other time:
             deterministic.
         meta: more facts for the manifest (JSON).
@@ -79,6 +82,7 @@ class Recorder(RowWriter):
         engine: str = "kvscope",
         record: Level = "trace",
         overwrite: bool = False,
+        resume: bool = False,
         sealing: Literal["thread", "inline"] = "thread",
         meta: Mapping[str, Any] | None = None,
         hot_rows: int = HOT_ROWS,
@@ -125,24 +129,46 @@ class Recorder(RowWriter):
             "clipped": 0,
         }
         arrow_schema()  # pyarrow takes a while to import: now, not when the first batch is full
-        with claim_folder(self.path, overwrite):
+        left = take_over(self.path, pool, pwrite) if resume and (self.path / MANIFEST).exists() else None
+        if left is not None:
+            self._continue(left)
+        limits = (None, None) if self._retention is None else self._retention.segment_limits
+        with claim_folder(self.path, overwrite) if left is None else kept_folder(self.path):
             write_manifest(self.path, self._manifest)
             self._hot = HotWriter(self.path / HOT, hot_rows)
-            kept = self._retention
-            limits = (kept.segment_bytes, kept.segment_ns) if kept is not None else (None, None)
-            self._segments = SegmentWriter(self.path, pwrite, max_batches, *limits)
-            self._streams = [AppendFile(self.path / name, pwrite) for name in (SITES, ACTORS, FACTS, LATE)]
+            self._segments = SegmentWriter(self.path, pwrite, max_batches, *limits, first=left.segment if left else 0)
+            self._streams = open_streams(self.path, pwrite, resumed=left is not None)
         self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
         self._attach(self._hot.map, HEADER_BYTES, hot_rows)
         self._marks = self._rows["mark"]
         self._inline = sealing == "inline" or self._guarded
         self._set_limit()
+        self._publish()
+        if left is not None:
+            self.emit(Kind.GAP)
         _recorders.add(self)
         atexit.register(self.close)
         self._thread: threading.Thread | None = None
         if not self._inline:
             self._thread = threading.Thread(target=self._seal_in_background, name="kvscope-sealer", daemon=True)
             self._thread.start()
+
+    def _continue(self, left: Left) -> None:
+        """Take up numbers, names and clock where the writer before has left them."""
+        self._next = self._sealed = self._sealing = left.end
+        self.dropped, self.clipped = left.dropped, left.clipped
+        anchor = left.manifest.get("clock")
+        wall = anchor.get("wall_ns") if isinstance(anchor, dict) else None
+        if type(wall) is int:
+            # Times go on by the wall clock, and never back.
+            passed = max(self._manifest["clock"]["wall_ns"] - wall, left.t_ns)
+            self._clock_start -= passed
+            self._manifest["clock"] = anchor
+        self._t = self._clock() - self._clock_start
+        self._manifest["meta"] = left.manifest.get("meta")
+        self._site_list, self._actor_list = left.sites, left.actors
+        self._site_numbers = {site.frames: number for number, site in enumerate(left.sites) if number}
+        self._actor_numbers = {name: number for number, name in enumerate(left.actors) if number}
 
     def detail(self, seq: int, values: Sequence[int]) -> None:
         """Attach int64 values to the row `seq`; a second call for the same row replaces them."""

@@ -64,6 +64,11 @@ class Retention:
         self._fold = BlockFold(num_blocks)
         self._kept: list[Kept] = []
 
+    @property
+    def segment_limits(self) -> tuple[int | None, int | None]:
+        """(bytes, ns) at which a segment is full."""
+        return self.segment_bytes, self.segment_ns
+
     def finished(self, segment: Kept, now_ns: int) -> None:
         """A segment is full: let the oldest ones go while there is too much."""
         self._kept.append(segment)

@@ -96,7 +96,7 @@ def short_keyframes(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(keyframes.Keyframes.__init__, "__defaults__", (rows,))
 
 
-@settings(max_examples=40, **QUICK)
+@settings(max_examples=25, **QUICK)
 @given(rows=st.lists(row, max_size=70), between=st.integers(1, 9), cut=st.integers(1, 9))
 def test_a_state_by_keyframes_is_that_of_all_rows(
     rows: list[dict[str, Any]], between: int, cut: int, monkeypatch: pytest.MonkeyPatch
@@ -108,9 +108,9 @@ def test_a_state_by_keyframes_is_that_of_all_rows(
         with Recorder(path, pool=PoolFacts(BLOCKS, 4), sealing="inline", hot_rows=32, seal_rows=cut) as sink:
             emit_into((sink, memory), rows)
             live = open_trace(path)
-            for seq in range(-1, len(rows) + 1):
+            for seq in range(-1, len(rows) + 1, 3):
                 same_state(state_at(live, seq), state_at(memory, seq))
-        for seq in (*range(-1, len(rows) + 1), -1):
+        for seq in sorted({-1, 0, len(rows) // 3, len(rows) - 1, len(rows)}):
             trace = open_trace(path)  # the first one makes the file of keyframes, the others read it
             same_state(state_at(trace, seq), state_at(memory, seq))
             fold = trace.fold_at(seq)
@@ -174,19 +174,21 @@ def same_curves(view: Overview, every: Series, width: int) -> None:
     for name in (*COUNTS, "sharing_factor", "filled_slots", "utilization", "tail_waste"):
         if name in view.curves:
             curve, values = view.curves[name], np.asarray(getattr(every, name), np.float64)
-            for i, (lo, hi) in enumerate(itertools.pairwise(edges)):
-                run = values[lo:hi]
-                best = (np.nan, np.nan) if np.isnan(run).all() else (np.nanmin(run), np.nanmax(run))
-                found = (curve.low[i], curve.high[i], curve.last[i])
-                np.testing.assert_array_equal(found, (*best, run[-1]), err_msg=f"{name} in run {i}")
+            runs = [values[lo:hi] for lo, hi in itertools.pairwise(edges)]
+            kept = [run[~np.isnan(run)] if np.isnan(run).any() else run for run in runs]
+            low = [run.min() if len(run) else np.nan for run in kept]
+            high = [run.max() if len(run) else np.nan for run in kept]
+            np.testing.assert_array_equal(curve.low, low, err_msg=name)
+            np.testing.assert_array_equal(curve.high, high, err_msg=name)
+            np.testing.assert_array_equal(curve.last, [run[-1] for run in runs], err_msg=name)
     np.testing.assert_array_equal(view.seq, every.seq[np.asarray(edges[1:]) - 1])
     np.testing.assert_array_equal(view.t_ns, every.t_ns[np.asarray(edges[1:]) - 1])
     assert (view.refcounts.sum(axis=0) == every.blocks[np.asarray(edges[1:]) - 1]).all()
 
 
 @pytest.mark.parametrize("slots", [False, True])
-@pytest.mark.parametrize("width", [1, 3, 40, 1000])
-@pytest.mark.parametrize("run", [7, 64, 1 << 20])
+@pytest.mark.parametrize("width", [1, 40, 1000])
+@pytest.mark.parametrize("run", [64, 1 << 20])
 def test_an_overview_loses_no_extreme(
     recorded: tuple[Path, MemoryRecorder], slots: bool, width: int, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
