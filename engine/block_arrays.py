@@ -10,6 +10,7 @@ import numpy as np
 
 from kvscope.engine.free_list import FreeList
 from kvscope.errors import UsageError
+from kvscope.traces.schema import Reason
 
 MAX_BLOCKS = 1 << 24
 MAX_BLOCK_SIZE = 1024
@@ -61,7 +62,7 @@ class BlockArrays:
         self._free = FreeList(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # evictable now, least recently released first
         self._fenced: dict[int, None] = {}  # cached, but an open step reads it: not evictable yet
-        self._quarantined: dict[int, None] = {}
+        self._quarantined: dict[int, Reason] = {}  # and why each was given back
 
     def _look_at_arrays(self) -> None:
         # The parts of the words, as arrays of their own.

@@ -36,7 +36,7 @@ class BlockLife(BlockArrays):
             (self._fenced if fenced else self._cached)[block] = None
         elif fenced:
             self._state[block] = QUARANTINED
-            self._quarantined[block] = None
+            self._quarantined[block] = reason
             self._record(Kind.QUARANTINE, block, reason)
         else:
             self._to_free_list(block)
@@ -67,7 +67,7 @@ class BlockLife(BlockArrays):
         if block in self._fenced:
             del self._fenced[block]
             self._state[block] = QUARANTINED
-            self._quarantined[block] = None
+            self._quarantined[block] = reason
             self._record(Kind.QUARANTINE, block, reason)
             return
         del self._cached[block]
@@ -178,9 +178,9 @@ class BlockLife(BlockArrays):
         """Steps up to `completed_step` are done: what only they still used is free, or evictable, again."""
         self.completed_step = completed_step
         for block in [b for b in self._quarantined if self._last_use[b] <= completed_step]:
-            del self._quarantined[block]
+            reason = self._quarantined.pop(block)
             self._to_free_list(block)
-            self._record(Kind.SETTLE, block, Reason.NONE)
+            self._record(Kind.SETTLE, block, reason)
         for block in [b for b in self._fenced if self._last_use[b] <= completed_step]:
             del self._fenced[block]
             self._cached[block] = None

@@ -20,7 +20,7 @@ from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.swapping import Swapping
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
-from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
+from kvscope.errors import OutOfBlocks, UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 
@@ -42,12 +42,12 @@ class BlockManager(Elastic, Swapping):
     def table(self, seq_id: int) -> list[int]:
         """Physical block ids of a sequence, logical order; `tables.NULL` where a sliding window has passed."""
         with self._lock:
-            return list(self._row(seq_id).blocks)
+            return list(self._known(seq_id).blocks)
 
     def length(self, seq_id: int) -> int:
         """Positions of a sequence whose KV exists or is being written."""
         with self._lock:
-            return self._row(seq_id).issued
+            return self._known(seq_id).issued
 
     def num_free(self) -> int:
         """Blocks that an allocation could take now, evictable ones included."""
@@ -100,9 +100,11 @@ class BlockManager(Elastic, Swapping):
         with self._lock:
             self._begin(ahead=1)
             if seq_id in self._tables:
-                raise FaultyCall(f"sequence {seq_id} is admitted already: free or preempt it first")
+                raise self._fault(seq_id, f"sequence {seq_id} is admitted already: free or preempt it first")
             if seq_id in self._host.parked:
-                raise FaultyCall(f"sequence {seq_id} waits in the host tier: swap it in, or end it with forget_swapped")
+                raise self._fault(
+                    seq_id, f"sequence {seq_id} waits in the host tier: swap it in, or end it with forget_swapped"
+                )
             match = self.prefixes.match(tokens, extras)
             if not match.fits:
                 self._refuse(seq_id, match.needed, match.available)
@@ -166,7 +168,7 @@ class BlockManager(Elastic, Swapping):
             self._begin(ahead=1)
             rows = [self._row(seq_id) for seq_id in seq_ids]
             if len(set(seq_ids)) < len(rows):
-                raise FaultyCall("append_many: a sequence is named twice; it can take one token at a time")
+                raise self._fault(-1, "append_many: a sequence is named twice; it can take one token at a time")
             needed, available = self._demand_of(rows), self.pool.num_available
             if needed > available:
                 self._refuse(seq_ids[0], needed, available)
@@ -180,7 +182,7 @@ class BlockManager(Elastic, Swapping):
             self._begin()
             source = self._row(parent)
             if child in self._tables:
-                raise FaultyCall(f"sequence {child} is admitted already: a fork needs a new id")
+                raise self._fault(child, f"sequence {child} is admitted already: a fork needs a new id")
             self._emit(Kind.FORK, Reason.FORK, seq_id=child, aux=parent)
             row = SequenceTable(
                 child, list(source.tokens), source.extras, list(source.blocks), list(source.gens), list(source.hashes),
@@ -196,11 +198,12 @@ class BlockManager(Elastic, Swapping):
             self._begin()
             row = self._row(seq_id)
             if not 1 <= length <= len(row.tokens):
-                raise FaultyCall(f"truncate of sequence {seq_id} to {length}: it has {len(row.tokens)} tokens")
+                raise self._fault(seq_id, f"truncate of sequence {seq_id} to {length}: it has {len(row.tokens)} tokens")
             if length < row.first * self.block_size:
-                raise FaultyCall(
+                raise self._fault(
+                    seq_id,
                     f"truncate of sequence {seq_id} to {length}: positions below {row.first * self.block_size} "
-                    "were given back behind its window; preempt it to compute them again"
+                    "were given back behind its window; preempt it to compute them again",
                 )
             self._emit(Kind.TRUNCATE, Reason.TRUNCATED, seq_id=seq_id, aux=length)
             keep = -(-length // self.block_size)
@@ -272,6 +275,8 @@ class BlockManager(Elastic, Swapping):
     def end_step(self) -> None:
         """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
         with self._lock:
+            if not self._steps.open:
+                raise self._fault(-1, "end_step without an open step")
             step = self._steps.end()
             self._begin(ahead=step.number - self._steps.number)
             for seq_id, lblock, block, gen, position in step.writes:

@@ -11,7 +11,7 @@ from kvscope.engine.prefix import Extras
 from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import NULL, PrefixMatch
 from kvscope.engine.windows import blocks_behind
-from kvscope.errors import FaultyCall, UsageError
+from kvscope.errors import UsageError
 from kvscope.traces.schema import Reason
 
 
@@ -111,6 +111,11 @@ class Holding(TableCore):
         """
         with self._lock:
             row = self._row(seq_id)
+            if not 0 <= first_position <= row.issued:
+                raise self._fault(
+                    seq_id,
+                    f"slide of sequence {seq_id} to position {first_position}: its KV has positions 0..{row.issued}",
+                )
             behind = blocks_behind(row, first_position, self.block_size)
             if not behind:
                 return 0
@@ -134,7 +139,7 @@ class Holding(TableCore):
 
     def _check_no_copy(self, lease_id: int) -> None:
         if self._leases.kind_of(lease_id) in (Reason.COPY_ON_WRITE, Reason.RESIZED):
-            raise FaultyCall(f"lease {lease_id} is a copy's: it ends when the copy has run (copies_done)")
+            raise self._fault(-1, f"lease {lease_id} is a copy's: it ends when the copy has run (copies_done)")
 
     def _holders(self, block: int) -> list[Holder]:
         if not 0 <= block < self.pool.num_blocks:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kvscope.errors import FaultyCall
-
 Write = tuple[int, int, int, int, int]  # seq_id, logical block, block, gen, end position
 
 
@@ -82,13 +80,7 @@ class StepLedger:
         self.writes.pop(seq_id, None)
 
     def end(self) -> OpenStep:
-        """Close the oldest open step.
-
-        Raises:
-            FaultyCall: none is open.
-        """
-        if not self.open:
-            raise FaultyCall("end_step without an open step")
+        """Close the oldest open step; there must be one."""
         return self.open.pop(0)
 
     def cut(self, seq_id: int, length: int) -> None:

@@ -50,7 +50,7 @@ class Swapping(TableCore):
             row = self._row(seq_id)
             why = self._unmovable(row)
             if why:
-                raise FaultyCall(f"swap_out of sequence {seq_id}: {why}")
+                raise self._fault(seq_id, f"swap_out of sequence {seq_id}: {why}")
             needed = self._host.missing(self._digest(row, lblock) for lblock in self._filled(row))
             if needed > self._host.num_free:
                 self._refuse_host(seq_id, needed)
@@ -231,7 +231,9 @@ class Swapping(TableCore):
     def _parked(self, seq_id: int) -> Parked:
         parked = self._host.parked.get(seq_id)
         if parked is None:
-            raise FaultyCall(f"sequence {seq_id} is not in the host tier: it was never swapped out, or is back")
+            raise self._fault(
+                seq_id, f"sequence {seq_id} is not in the host tier: it was never swapped out, or is back"
+            )
         return parked
 
     def _refuse_host(self, seq_id: int, needed: int) -> None:

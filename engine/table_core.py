@@ -69,9 +69,10 @@ class TableCore:
 
     def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
         if lo != row.issued or not lo < hi <= len(row.tokens):
-            raise FaultyCall(
+            raise self._fault(
+                row.seq_id,
                 f"write of positions [{lo}, {hi}) by sequence {row.seq_id}: its KV ends at {row.issued} "
-                f"and it has {len(row.tokens)} tokens"
+                f"and it has {len(row.tokens)} tokens",
             )
         copies, fresh = self._demand(row, lo, hi)
         if len(copies) + fresh > self.pool.num_available:
@@ -141,10 +142,24 @@ class TableCore:
             self._sink.detail(self._emit(Kind.WITNESS), (*counts, *host))
 
     def _row(self, seq_id: int) -> SequenceTable:
+        """The row that an operation is about; that there is none is recorded."""
+        row = self._tables.get(seq_id)
+        if row is None:
+            raise self._fault(seq_id, f"sequence {seq_id} holds no table: it was never admitted, or was freed")
+        return row
+
+    def _known(self, seq_id: int) -> SequenceTable:
+        """The row that a query is about."""
         row = self._tables.get(seq_id)
         if row is None:
             raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")
         return row
+
+    def _fault(self, seq_id: int, message: str) -> FaultyCall:
+        """The error to raise; a faulty call is recorded before it is refused."""
+        self._begin()
+        self._emit(Kind.REFUSED, Reason.BAD_CALL, seq_id=seq_id)
+        return FaultyCall(message)
 
     def _begin(self, *, ahead: int = 0) -> None:
         """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""

@@ -7,7 +7,6 @@ may read through a NULL entry; a step's read range begins behind them.
 from __future__ import annotations
 
 from kvscope.engine.tables import SequenceTable
-from kvscope.errors import FaultyCall
 
 
 def first_needed(position: int, window: int | None) -> int:
@@ -16,13 +15,5 @@ def first_needed(position: int, window: int | None) -> int:
 
 
 def blocks_behind(row: SequenceTable, first_position: int, block_size: int) -> range:
-    """Logical blocks of the row that lie wholly in front of `first_position` and are held still.
-
-    Raises:
-        FaultyCall: the position is not within what the sequence has.
-    """
-    if not 0 <= first_position <= row.issued:
-        raise FaultyCall(
-            f"slide of sequence {row.seq_id} to position {first_position}: its KV has positions 0..{row.issued}"
-        )
+    """Logical blocks of the row that are computed, lie wholly in front of `first_position`, and are held still."""
     return range(row.first, max(row.first, min(first_position, row.computed) // block_size))

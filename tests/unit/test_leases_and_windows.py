@@ -151,3 +151,28 @@ def test_window_of_an_open_step_waits_in_quarantine() -> None:
     assert manager.pool.counts()["quarantined"] == 2
     manager.end_step()
     assert manager.num_free() == 3
+
+
+def test_every_faulty_call_is_recorded_before_it_is_refused() -> None:
+    manager, sink = manager_with([1, 2, 3])
+    faulty = (
+        lambda: manager.append(9, 1), lambda: manager.write(0, 0, 2), lambda: manager.fork(9, 10),
+        lambda: manager.fork(0, 0), lambda: manager.truncate(0, 9), lambda: manager.free(9), manager.end_step,
+        lambda: manager.begin_step([Scheduled(9, 0, 1)]), lambda: manager.admit(0, [1]), lambda: manager.slide(0, 9),
+        lambda: manager.append_many([0, 0], [1, 1]), lambda: manager.swap_out(9), lambda: manager.swap_in(0),
+    )  # fmt: skip
+    for count, call in enumerate(faulty, 1):
+        with pytest.raises(FaultyCall):
+            call()
+        refused = sink.events[sink.events["kind"] == Kind.REFUSED]
+        assert refused["reason"].tolist() == [Reason.BAD_CALL] * count
+    assert check(sink).findings == ()
+
+
+def test_what_leaves_quarantine_says_why_it_was_given_back() -> None:
+    manager, sink = manager_with([1, 2, 3], share_prefixes=False)
+    manager.begin_step([Scheduled(0, 3, 3)])
+    manager.free(0, Kind.ABORT, Reason.ABORTED)
+    manager.end_step()
+    settled = sink.events[sink.events["kind"] == Kind.SETTLE]
+    assert settled["reason"].tolist() == [Reason.ABORTED] * 2

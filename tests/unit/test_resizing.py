@@ -71,6 +71,6 @@ def test_share_of_free_memory() -> None:
 def test_large_pool_is_announced_and_one_that_does_not_fit_refused() -> None:
     assert check_fits(16, 1024, 16, "cpu") == ""
     blocks = free_memory("cpu") // 2**30 * 2
-    with pytest.raises(UsageError, match=r"takes [\d.]+ GiB and does not fit: cpu has [\d.]+ GiB free, enough for \d+ blocks"):
+    with pytest.raises(UsageError, match=r"GiB and does not fit: cpu has \S+ GiB free, enough for \d+ blocks"):
         check_fits(blocks, 2**30, 1024, "cpu")
     assert check_fits(1, 2**30, 1024, "cpu").startswith("a pool of 1 blocks of 1024 slots takes 1.0 GiB of")
