@@ -68,7 +68,7 @@ def serve(
     device, dtype = choose_device(device)
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     config = EngineConfig(
-        num_blocks=pool.blocks(loaded, dtype.itemsize), block_size=block_size, scheduler=limits,
+        num_blocks=pool.blocks(loaded, dtype.itemsize, device), block_size=block_size, scheduler=limits,
         record_text=record_text, dtype=dtype, device=device,
     )  # fmt: skip
     served = name or Path(model).name or model
