@@ -96,7 +96,9 @@ class BlockFold:
         kind, block = columns["kind"], columns["block"]
         sized = np.flatnonzero((kind == Kind.GROW) | (kind == Kind.SHRINK))
         for size in columns["aux"][sized].tolist():
-            self.size = min(max(size, 0), MAX_BLOCKS)
+            if not 0 <= size <= MAX_BLOCKS:  # damaged or made up
+                continue
+            self.size = size
             if self._bound is None:
                 self._grow(self.size - self.first)
         rows = np.flatnonzero(BLOCK_MASK[kind] & (block >= self.first) & (block < self.first + len(self)))
