@@ -54,11 +54,15 @@ class BlockArrays:
         self.gen = np.zeros(num_blocks, dtype=np.int32)
         self.leases = np.zeros(num_blocks, dtype=np.int32)
         self.leased_slots = np.zeros(num_blocks, dtype=np.int32)  # leading slots that some lease covers
+        # The last step that used the block, as far as its releases tell (`BlockPool.release`). Below 0: by none since
+        # it was handed out while step -2 - n was the last one begun; that one does not use it.
         self.last_use_step = np.full(num_blocks, -1, dtype=np.int64)
         self._look_at_arrays()
         self.completed_step = -1
-        self.newest_use = -1  # no block was used by a later step
-        self.open_leases = 0
+        self.newest_use = -1  # the step begun last
+        self.users: list[tuple[int, set[int]]] = []  # open steps, oldest first: whose tables they use
+        # Counted as they change; `check_integrity` counts anew.
+        self.num_held = self.num_shared = self.open_leases = 0
         self._free = FreeList(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # evictable now, least recently released first
         self._fenced: dict[int, None] = {}  # cached, but an open step reads it: not evictable yet
@@ -132,15 +136,14 @@ class BlockArrays:
 
     def counts(self) -> dict[str, int]:
         """The pool's own counters; they add up to `num_blocks`."""
-        held = self.entries > 0
-        shared = int(np.count_nonzero(self.entries > 1))
+        in_transit = int(np.count_nonzero(self.state == BlockState.IN_TRANSIT)) if self.open_leases else 0
         return {
             "free": self.num_free,
-            "private": int(np.count_nonzero(held)) - shared,
-            "shared": shared,
+            "private": self.num_held - self.num_shared,
+            "shared": self.num_shared,
             "cached": self.num_cached,
             "quarantined": self.num_quarantined,
-            "in_transit": int(np.count_nonzero(~held & (self.leases > 0))),
+            "in_transit": in_transit,
         }
 
     def name(self, block: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from kvscope.engine.block_arrays import BlockArrays, BlockState
+import numpy as np
+
+from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE, BlockArrays, BlockState
+from kvscope.engine.free_list import IntArray
 from kvscope.engine.orphans import leaf, withdraw_behind
 from kvscope.engine.prefix import Extras, PrefixIndex
 from kvscope.errors import FaultyCall
 from kvscope.traces.schema import Kind, Reason, pack_range
-from kvscope.traces.sink import EventSink
+from kvscope.traces.sink import EventSink, Ints
 
 # Plain ints: an enum member costs more than the store it is for.
 FREE, WRITING, COMMITTED, PUBLISHED, CACHED, QUARANTINED, IN_TRANSIT = (int(state) for state in BlockState)
@@ -174,9 +177,77 @@ class BlockLife(BlockArrays):
 
     # -- fences -------------------------------------------------------------------------------------------------
 
+    def begin_use(self, number: int, seq_ids: set[int]) -> None:
+        """Step `number` uses the blocks in the tables of these sequences, until it is settled.
+
+        They are not marked now: a block becomes free by the release of its holders, and that is when it is asked for.
+        """
+        self.newest_use = number
+        self.users.append((number, seq_ids))
+
+    def forget_user(self, seq_id: int) -> None:
+        """The sequence has released its table: what comes under its id later is not used by the open steps."""
+        for _, seq_ids in self.users:
+            seq_ids.discard(seq_id)
+
+    def used_by(self, block: int, seq_id: int) -> int:
+        """The last open step that uses the block through the table of this sequence, which holds it; -1 = none."""
+        for number, seq_ids in reversed(self.users):
+            if seq_id in seq_ids:
+                return number if -2 - self._last_use[block] < number else -1
+        return -1
+
+    def use_row(self, blocks: IntArray, seq_id: Ints) -> None:
+        """Before a release: mark the blocks that an open step uses through the table of this sequence."""
+        for number, seq_ids in reversed(self.users):
+            if not isinstance(seq_id, int) or seq_id in seq_ids:
+                known = self.last_use_step[blocks]
+                self.last_use_step[blocks] = np.where(-2 - known < number, np.maximum(known, number), known)
+                return
+
+    def write_many(
+        self, blocks: IntArray, slots: IntArray, *, seq_id: IntArray, lblock: IntArray, reason: Reason
+    ) -> None:
+        """`write` of one slot in each of these blocks, which are distinct and held by one table alone."""
+        words = self.words[blocks]
+        fill = np.maximum(words & FILL_MASK, slots + 1)
+        self.words[blocks] = words & ~(ENTRY - 1) | WRITING * STATE | fill
+        if self.sink is not None:
+            ref: Ints = 1 if self.open_leases == 0 else (words >> 32) + self.leases[blocks]
+            self.sink.emit_many(
+                Kind.WRITE, reason, block=blocks, gen=self.gen[blocks], ref_before=ref, ref_after=ref, fill=fill,
+                seq_id=seq_id, lblock=lblock, aux=slots | slots + 1 << 32,
+            )  # fmt: skip
+
+    def commit_many(self, blocks: IntArray, gens: IntArray, *, seq_id: IntArray, lblock: IntArray) -> list[bool]:
+        """`commit` of each of these blocks, which are distinct."""
+        words = self.words[blocks]
+        state = words >> 16 & 255
+        valid = (self.gen[blocks] == gens) & ((state == WRITING) | (state == COMMITTED))
+        if not valid.all():
+            blocks, gens, words, seq_id, lblock = (a[valid] for a in (blocks, gens, words, seq_id, lblock))
+        self.words[blocks] = words & ~(255 * STATE) | COMMITTED * STATE
+        if self.sink is not None:
+            ref = (words >> 32) + self.leases[blocks]
+            self.sink.emit_many(
+                Kind.COMMIT, 0, block=blocks, gen=gens, ref_before=ref, ref_after=ref, fill=words & FILL_MASK,
+                seq_id=seq_id, lblock=lblock,
+            )  # fmt: skip
+        committed: list[bool] = valid.tolist()
+        return committed
+
+    def needs_copies(self, blocks: IntArray, slots: IntArray) -> bool:
+        """Whether a write into one of these slots must go to a copy (`TableCore._needs_copy`)."""
+        if not len(blocks):
+            return False
+        shared = int(np.maximum.reduce(self.words[blocks])) >= ENTRY | PUBLISHED * STATE
+        return shared or bool(self.open_leases and (slots < self.leased_slots[blocks]).any())
+
     def settle(self, completed_step: int) -> None:
         """Steps up to `completed_step` are done: what only they still used is free, or evictable, again."""
         self.completed_step = completed_step
+        while self.users and self.users[0][0] <= completed_step:
+            del self.users[0]
         for block in [b for b in self._quarantined if self._last_use[b] <= completed_step]:
             reason = self._quarantined.pop(block)
             self._to_free_list(block)

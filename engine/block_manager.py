@@ -17,14 +17,14 @@ import numpy as np
 from kvscope.engine.elastic import Elastic
 from kvscope.engine.integrity import check_integrity
 from kvscope.engine.prefix import Extras
-from kvscope.engine.steps import Scheduled
+from kvscope.engine.stepping import Stepping
 from kvscope.engine.swapping import Swapping
 from kvscope.engine.tables import Copy, PrefixMatch, SequenceTable
 from kvscope.errors import OutOfBlocks, UsageError
-from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
+from kvscope.traces.schema import Kind, Reason
 
 
-class BlockManager(Elastic, Swapping):
+class BlockManager(Elastic, Swapping, Stepping):
     """Block tables of all sequences over one pool; every operation is atomic and recorded.
 
     Args:
@@ -149,33 +149,6 @@ class BlockManager(Elastic, Swapping):
                 row.tokens.pop()
                 raise
 
-    def can_append_many(self, seq_ids: Sequence[int]) -> bool:
-        """Whether `append_many` for these sequences would be served now."""
-        with self._lock:
-            return self._demand_of(map(self._row, seq_ids)) <= self.pool.num_available
-
-    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
-        """`append` of one token to each of these sequences, as one operation: one lock, one moment, all or nothing.
-
-        The events are those of the single calls; within the operation they may be grouped by kind. Every holder of a
-        shared last block is counted as needing a copy, so a batch may be refused that single calls could just serve.
-
-        Raises: OutOfBlocks (nothing was changed), FaultyCall (a sequence is named twice or unknown), UsageError.
-        """
-        if len(seq_ids) != len(tokens):
-            raise UsageError(f"append_many: {len(seq_ids)} sequences and {len(tokens)} tokens")
-        with self._lock:
-            self._begin(ahead=1)
-            rows = [self._row(seq_id) for seq_id in seq_ids]
-            if len(set(seq_ids)) < len(rows):
-                raise self._fault(-1, "append_many: a sequence is named twice; it can take one token at a time")
-            needed, available = self._demand_of(rows), self.pool.num_available
-            if needed > available:
-                self._refuse(seq_ids[0], needed, available)
-            for row, token in zip(rows, tokens, strict=True):
-                row.tokens.append(token)
-                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
-
     def fork(self, parent: int, child: int) -> None:
         """Let `child` continue from everything `parent` has: all blocks shared, none copied yet."""
         with self._lock:
@@ -223,6 +196,7 @@ class BlockManager(Elastic, Swapping):
             self._release_tail(row, 0, reason)
             self.prefixes.withdraw(row)
             self._steps.drop(seq_id)
+            self.pool.forget_user(seq_id)
             del self._tables[seq_id]
 
     def record(self, kind: Kind, reason: Reason, seq_id: int, aux: int = 0, *, details: Sequence[int] = (),
@@ -237,29 +211,7 @@ class BlockManager(Elastic, Swapping):
                 if details:
                     self._sink.detail(seq, details)
 
-    # -- steps ----------------------------------------------------------------------------------------------------
-
-    def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
-        """Open an engine step over the writes that the scheduled sequences have issued; returns its number.
-
-        Until `end_step` the blocks in the tables of the scheduled sequences are in use: whatever is freed of
-        them waits in quarantine.
-        """
-        with self._lock:
-            self._begin(ahead=1)
-            rows = list(scheduled)
-            tables = [self._row(item.seq_id) for item in rows]
-            number = self._steps.begin(rows)
-            self.pool.newest_use = number
-            self._emit(Kind.STEP_BEGIN, aux=len(rows))
-            for item, row in zip(rows, tables, strict=True):
-                blocks, gens = row.held()
-                self.pool.last_use_step[blocks] = number
-                seq = self._emit(Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo,
-                                 aux=pack_range(row.first * self.block_size, item.hi))  # fmt: skip
-                if self._sink is not None:
-                    self._sink.detail(seq, (table_digest(blocks, gens, row.first), len(row.blocks)))
-            return number
+    # -- copies ---------------------------------------------------------------------------------------------------
 
     def drain_copies(self) -> list[Copy]:
         """Copies the device must run now, in order, before the writes of the step."""
@@ -271,24 +223,6 @@ class BlockManager(Elastic, Swapping):
         with self._lock:
             self._begin()
             self._copies.done(copies)
-
-    def end_step(self) -> None:
-        """The oldest open step has completed: commit and publish what it wrote, settle what waited for it."""
-        with self._lock:
-            if not self._steps.open:
-                raise self._fault(-1, "end_step without an open step")
-            step = self._steps.end()
-            self._begin(ahead=step.number - self._steps.number)
-            for seq_id, lblock, block, gen, position in step.writes:
-                row = self._tables.get(seq_id)
-                if not self.pool.commit(block, gen, seq_id=seq_id, lblock=lblock):
-                    continue
-                if row is not None and lblock < len(row.blocks) and row.blocks[lblock] == block:
-                    row.computed = max(row.computed, min(position, row.issued))
-                    self.prefixes.publish(row)
-            self.pool.settle(step.number)
-            self._emit(Kind.STEP_END, aux=sum(item.hi - item.lo for item in step.scheduled))
-            self._witness()
 
     def check_integrity(self) -> None:
         """Compare counts, states, free list, index and tables with each other.

@@ -112,9 +112,11 @@ class Elastic(Holding):
         pool = self.pool
         if pool.leases[block] > 0:
             return f"is held by {'; '.join(map(str, self._leases.of(block)))}"
-        if pool.last_use_step[block] > pool.completed_step:
-            held = "; ".join(map(str, self._holders(block)))
-            return f"is used by step {pool.last_use_step[block]}, which is open" + (f" ({held})" if held else "")
+        holders = self._holders(block)
+        used = max([int(pool.last_use_step[block]), *(pool.used_by(block, holder.seq_id) for holder in holders)])
+        if used > pool.completed_step:
+            held = "; ".join(map(str, holders))
+            return f"is used by step {used}, which is open" + (f" ({held})" if held else "")
         if pool.entries[block] > 0 and (waiting := self._steps.writer_of(block, int(pool.gen[block]))) is not None:
             return f"is to be written by sequence {waiting} in the next step"
         if pool.entries[block] > 0 and (copy := self._copies.into(block)) is not None:

@@ -128,6 +128,7 @@ class Holding(TableCore):
             row.blocks[: behind.stop] = [NULL] * behind.stop
             row.gens[: behind.stop] = [0] * behind.stop
             row.first = behind.stop
+            row.changed()
             return len(behind)
 
     # -- inside the critical section ------------------------------------------------------------------------------

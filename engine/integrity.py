@@ -20,7 +20,7 @@ _HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
 def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, ...]:
     """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
     entries = sum(len(row.blocks) - row.first for row in tables.values())
-    digest = sum(table_digest(*row.held(), row.first) for row in tables.values())
+    digest = sum(row.table_digest() for row in tables.values())
     return (*pool.counts().values(), entries, to_signed(digest))
 
 
@@ -34,6 +34,8 @@ def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable], leases
     for row in tables.values():
         blocks, gens = row.held()
         np.add.at(entries, blocks, 1)
+        digest = table_digest(blocks, gens, row.first)
+        _require(row.table_digest() == digest, f"sequence {row.seq_id} has digest {digest}, not {row.table_digest()}")
         for block, gen in zip(blocks, gens, strict=True):
             _require(pool.gen[block] == gen, f"sequence {row.seq_id} holds b{block}#{gen}, the pool {pool.name(block)}")
     for block in np.flatnonzero(entries != pool.entries).tolist():
@@ -49,6 +51,10 @@ def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable], leases
     _require(len(distinct) == len(free), f"the free list holds a block twice: {sorted(free)}")
     for block in range(pool.num_blocks):
         _check_block(pool, block, on_free_list=block in distinct)
+    many = (int(np.count_nonzero(pool.entries > 0)), int(np.count_nonzero(pool.entries > 1)))
+    _require(many == (pool.num_held, pool.num_shared), f"{many} blocks are held and shared, the pool's counters say "
+             f"{(pool.num_held, pool.num_shared)}")  # fmt: skip
+    _require(pool.open_leases == int(pool.leases.sum()), f"the pool counts {pool.open_leases} leases")
     total = sum(pool.counts().values())
     _require(total == pool.num_blocks, f"the states add up to {total} blocks of {pool.num_blocks}: {pool.counts()}")
 

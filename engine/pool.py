@@ -63,6 +63,9 @@ class BlockPool(BlockLife):
         gens += 1
         self.gen[blocks] = gens
         self.words[blocks] = _HANDED_OUT
+        self.num_held += count
+        if self.users:
+            self.last_use_step[blocks] = -2 - self.newest_use
         if self.sink is not None and count:
             if lblock.__class__ is int:
                 lblock = numbers(lblock, count)
@@ -83,6 +86,9 @@ class BlockPool(BlockLife):
             self.evict()
         block = self._free.pop()
         self._words[block] = _HANDED_OUT
+        self.num_held += 1
+        if self.users:
+            self._last_use[block] = -2 - self.newest_use
         gen = self._gen[block] + 1
         self._gen[block] = gen
         if self.sink is not None:
@@ -109,7 +115,12 @@ class BlockPool(BlockLife):
             self._state[block] = PUBLISHED if self.index.holds(block) else COMMITTED
         elif self._entries[block] == 0:
             raise FaultyCall(f"block {self.name(block)} is {self.state_name(block)}: only a live block can be shared")
-        self._entries[block] += 1
+        held = self._entries[block] + 1
+        self._entries[block] = held
+        if held == 1:
+            self.num_held += 1
+        elif held == 2:
+            self.num_shared += 1
 
     def release(self, block: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """One table entry gone; the last holder's release frees, quarantines or caches the block."""
@@ -124,9 +135,15 @@ class BlockPool(BlockLife):
                 f"release of block {self.name(block)} by sequence {seq_id}: no table entry is left "
                 f"(state {self.state_name(block)}, ref {before}); it was released twice"
             )
+        if self.users:
+            used = self.used_by(block, seq_id)
+            if used > max(self._last_use[block], -1):
+                self._last_use[block] = used
         self._entries[block] = held - 1
         if held > 1:
+            self.num_shared -= held == 2
             return
+        self.num_held -= 1
         if before > 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step:
             self._unheld(block, reason)
             return
@@ -143,6 +160,7 @@ class BlockPool(BlockLife):
                 self.retain(block, kind, seq_id=seq_id, lblock=i, reason=reason)
             return
         self.words[blocks] = words + ENTRY
+        self.num_shared += int(np.count_nonzero(words < 2 * ENTRY))
         if self.sink is not None:
             before, after = self._references(blocks, words, 1)
             self.sink.emit_many(
@@ -163,6 +181,8 @@ class BlockPool(BlockLife):
                 self.release(int(blocks[i]), seq_id=sequence, lblock=logical, reason=reason)
             return
         blocks, words = blocks[::-1], words[::-1]
+        if self.users:
+            self.use_row(blocks, seq_id)
         gens: npt.NDArray[Any] = self.gen[blocks] if self.sink is not None else blocks
         if self.sink is not None:
             before, after = self._references(blocks, words, -1)
@@ -173,9 +193,13 @@ class BlockPool(BlockLife):
             )  # fmt: skip
         quiet = self.open_leases == 0 and self.newest_use <= self.completed_step
         if quiet and _most(words) < _PLAIN_END:  # one entry each, not published: all of them are free now
+            self.num_held -= len(blocks)
             self._free_many(blocks, gens, reason)
             return
         words = words - ENTRY
+        alone = int(np.count_nonzero(words < ENTRY))
+        self.num_held -= alone
+        self.num_shared -= int(np.count_nonzero(words < 2 * ENTRY)) - alone
         self.words[blocks] = words
         unheld = words < ENTRY
         plain = unheld & (words < _PLAIN_END - ENTRY)

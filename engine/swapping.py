@@ -64,6 +64,7 @@ class Swapping(TableCore):
             size = len(row.blocks)
             self._release_tail(row, 0, Reason.SWAPPED)
             self.prefixes.withdraw(row)
+            self.pool.forget_user(seq_id)
             del self._tables[seq_id]
             self._host.parked[seq_id] = Parked(row, size, slots)
 
@@ -90,6 +91,7 @@ class Swapping(TableCore):
             self._emit(Kind.RESUME, Reason.SWAPPED, seq_id=seq_id)
             row, found = parked.row, len(match.hits)
             row.blocks, row.gens = [NULL] * row.first, [0] * row.first
+            row.changed()
             for lblock, block in enumerate(match.hits):
                 self.prefixes.hit(row, lblock, block)
             self._extend(row, match.needed, Reason.SWAPPED)

@@ -24,8 +24,8 @@ from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import EventSink
 
 _FILES = (
-    "block_manager.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py", "block_life.py",
-    "leases.py",
+    "block_manager.py", "stepping.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py",
+    "block_life.py", "leases.py",
 )  # fmt: skip
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
@@ -58,6 +58,9 @@ class TableCore:
         self._lock = lock_factory()
         self._tables: dict[int, SequenceTable] = {}
         self._steps = StepLedger()
+        # Whether writes are ours: a planted fault that replaces a part of them sees each one.
+        own = type(self)._write is TableCore._write and type(self)._needs_copy is TableCore._needs_copy
+        self._plain = own
         self._leases = LeaseBook(self.pool, lease_clock or (lambda: self._steps.number))
         self._copies = CopyQueue(self.pool, self._leases, sink)
         self._host = HostTier(host_blocks)
@@ -128,6 +131,7 @@ class TableCore:
         tail = np.asarray(row.blocks[keep:], dtype=np.int64)
         self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
         del row.blocks[keep:], row.gens[keep:]
+        row.changed()
 
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvscope.engine.prefix import Extras
+from kvscope.traces.schema import digest_word, table_digest, to_signed
 
 NULL = -1  # the entry of a logical block that was given back behind a sliding window: nobody reads through it
 
@@ -29,6 +30,8 @@ class SequenceTable:
     computed: int = 0  # positions [0, computed) exist
     published: int = 0  # leading blocks that were entered in, or came from, the prefix index
     first: int = 0  # leading entries that are NULL
+    digest: int = 0  # of the leading `digested` entries, modulo 2**64
+    digested: int = 0
 
     def add(self, block: int, gen: int) -> None:
         """Append a block at the end of the row."""
@@ -43,6 +46,24 @@ class SequenceTable:
         """Put another block at a logical position (copy-on-write)."""
         self.blocks[lblock] = block
         self.gens[lblock] = gen
+        self.changed()
+
+    def changed(self) -> None:
+        """Entries were replaced or taken out: what is known of their digest is void. (Adding some does no harm.)"""
+        self.digest = self.digested = 0
+
+    def table_digest(self) -> int:
+        """`schema.table_digest` of the row, at the cost of the entries that are new."""
+        end = len(self.blocks)
+        start = self.digested or self.first
+        if start < end:
+            if end - start < 8:
+                entries = zip(self.blocks[start:], self.gens[start:], range(start, end), strict=True)
+                self.digest += sum(digest_word(*entry) for entry in entries)
+            else:
+                self.digest += table_digest(self.blocks[start:], self.gens[start:], start)
+            self.digested = end
+        return to_signed(self.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,12 +122,15 @@ class OnlineSanitizer:
         seq_id: Ints = -1,
         lblock: Ints = -1,
         aux: Ints = 0,
+        details: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Pass many rows on."""
         seq = self._sink.emit_many(
             kind, reason, block=block, gen=gen, ref_before=ref_before, ref_after=ref_after, fill=fill, seq_id=seq_id,
-            lblock=lblock, aux=aux,
+            lblock=lblock, aux=aux, details=details,
         )  # fmt: skip
+        if details is not None:
+            self._details.update(enumerate(map(tuple, details.tolist()), seq))
         values = (kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
         count = max(np.size(value) if np.ndim(value) else -1 for value in values)
         rows = np.empty((1 if count < 0 else count, len(_COLUMNS)), dtype=np.int64)

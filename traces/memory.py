@@ -59,6 +59,9 @@ class MemoryRecorder(RowWriter):
             self._details[seq] = tuple(int(value) for value in values)
         return None
 
+    def _detail_rows(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
+        self._details.update(enumerate(map(tuple, values.tolist()), seq))
+
     def fact(self, record: Mapping[str, Any]) -> None:
         """Append one JSON object to the facts of the run."""
         self._facts.append(dict(record))

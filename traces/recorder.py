@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.traces.codec import arrow_schema, encode_batch
@@ -187,6 +188,13 @@ class Recorder(RowWriter):
             except (struct.error, TypeError):
                 pass
         self._late_file.append(dump_late(seq, [to_signed(int(value)) for value in values]))
+
+    def _detail_rows(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
+        # Their rows are not committed: no sealing can have taken them.
+        rows, count = values.shape
+        part = self._hot.details[slot : slot + rows]
+        part[:, DETAIL_VALUES - count : DETAIL_VALUES] = values
+        part[:, DETAIL_VALUES] = np.arange(seq + 1, seq + rows + 1) * 16 + count
 
     def fact(self, record: Mapping[str, Any]) -> None:
         """Append one JSON object to the facts of the run; what JSON cannot hold is logged and left out."""

@@ -193,8 +193,11 @@ class RowWriter(Origins):
         seq_id: Ints = -1,
         lblock: Ints = -1,
         aux: Ints = 0,
+        details: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped.
+
+        `details` [rows, values], at most 8 values, are attached as by `detail`.
 
         With nothing to write (empty arrays) the next seq is returned. References saturate as in `emit`; the values of
         the other arrays must fit their columns.
@@ -229,9 +232,14 @@ class RowWriter(Origins):
         if count == 0:
             return self._next
         template = _TEMPLATE(self._t, self._origin, a, b, g, s, lb, before, after, f, kind, reason, 0)
-        return self._emit_rows(template, arrays, count)
+        if details is not None and details.shape[0] != count:
+            raise UsageError(f"emit_many: details of {details.shape[0]} rows for {count} rows")
+        return self._emit_rows(template, arrays, count, details)
 
-    def _emit_rows(self, template: bytes, arrays: list[tuple[int, npt.NDArray[Any]]], count: int) -> int:
+    def _emit_rows(
+        self, template: bytes, arrays: list[tuple[int, npt.NDArray[Any]]], count: int,
+        details: npt.NDArray[np.int64] | None = None,
+    ) -> int:  # fmt: skip
         """Write `count` rows in the pieces that the ring has room for."""
         first = -1
         done = 0
@@ -254,6 +262,8 @@ class RowWriter(Origins):
                 raw[part] = template
                 for i, array in arrays:
                     columns[i][part] = array if rows == count else array[done : done + rows]
+                if details is not None:
+                    self._detail_rows(seq, slot, details[done : done + rows])
             finally:
                 # Even when interrupted: a claimed row without its mark would hold up everything behind it.
                 marks[part] = self._marks_of(seq - slot)[part]
@@ -279,6 +289,10 @@ class RowWriter(Origins):
                 clipped.append(-1 if info.min < 0 else 0)
         self.clipped += 1
         self._pack(self._buffer, (seq & self._mask) * ROW_BYTES, self._t, self._origin, *clipped, seq + 1)
+
+    @abstractmethod
+    def _detail_rows(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
+        """Attach details to the rows from `seq` on, which lie side by side from `slot` on and have no mark yet."""
 
     @abstractmethod
     def _make_room(self, rows: int) -> bool:

@@ -245,6 +245,14 @@ def table_digest(
     return to_signed(int(x.sum(dtype=np.uint64)))
 
 
+def digest_word(block: int, gen: int, lblock: int) -> int:
+    """The word that one table entry adds to `table_digest`, unsigned."""
+    x = ((block | gen << 32) ^ (lblock + 1) * 0x9E3779B97F4A7C15) & _MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
+
+
 def to_signed(value: int) -> int:
     """A 64-bit pattern as the int64 that details hold."""
     value &= _MASK

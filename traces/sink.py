@@ -142,8 +142,12 @@ class EventSink(Protocol):
         seq_id: Ints = -1,
         lblock: Ints = -1,
         aux: Ints = 0,
+        details: npt.NDArray[np.int64] | None = None,
     ) -> int:
-        """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped."""
+        """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped.
+
+        `details` [rows, values], at most 8 values, are attached as by `detail`.
+        """
         ...
 
     def detail(self, seq: int, values: Sequence[int]) -> None:

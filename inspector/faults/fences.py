@@ -17,6 +17,7 @@ class FreeWithoutFence(BlockManager):
     def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
         number = super().begin_step(scheduled)
         self.pool.last_use_step[:] = -1
+        self.pool.users.clear()
         return number
 
 
