@@ -17,7 +17,7 @@ from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.host_tier import Parked, Swap
 from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import NULL, PrefixMatch, SequenceTable
-from kvscope.errors import FaultyCall, OutOfBlocks
+from kvscope.errors import OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 
 HOST = 1  # the tier's number in details
@@ -134,9 +134,12 @@ class Swapping(TableCore):
         """
         with self._lock:
             self._begin()
+            swaps = list(swaps)
+            for i, swap in enumerate(swaps):
+                if swap not in self._moving or swap in swaps[:i]:
+                    why = "is not under way: it was never drained, or is done"
+                    raise self._fault(swap.seq_id, f"the swap of sequence {swap.seq_id} {why}")
             for swap in swaps:
-                if swap not in self._moving:
-                    raise FaultyCall(f"the swap of sequence {swap.seq_id} is not under way: it was never drained")
                 self._moving.remove(swap)
                 self._arrived(swap)
 

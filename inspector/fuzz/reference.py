@@ -34,11 +34,27 @@ class Row:
     first: int = 0  # leading entries of its table that are NULL
 
 
+@dataclass(slots=True)
+class Moving:
+    """A swap under way: its leases with their blocks, its host slots, and what a sequence gets back at its end."""
+
+    seq: int
+    leases: list[tuple[int, list[int]]]
+    slots: list[int]
+    lives: list[tuple[int, int, int]]  # of a way back: logical block, block, life
+    end: int = 0
+
+
 class Reference(Simulator):
     """A pool by the book. Copies go to the device as soon as they are decided; steps end in the order they began."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, host_blocks: int = 0) -> None:
         super().__init__(num_blocks, block_size)
+        self.host_blocks = host_blocks
+        self.slot_holders: Counter[int] = Counter()  # of host slots, numbered as they are taken
+        self.slots_taken = 0
+        self.parked: dict[int, tuple[Row, int, list[int]]] = {}  # sequence -> its row, entries of its table, slots
+        self.moving: list[Moving] = []
         self.held: dict[int, HeldBlock] = {}
         self.rows: dict[int, Row] = {}
         self.lives: Counter[int] = Counter()  # how often each block was handed out
@@ -168,6 +184,78 @@ class Reference(Simulator):
         del self.tables[seq], self.rows[seq]
 
     preempt = free
+
+    # -- the host tier --------------------------------------------------------------------------------------------
+
+    def host_free(self) -> int:
+        """Slots that nobody is parked on and no transfer uses."""
+        return self.host_blocks - len(self.slot_holders)
+
+    def swap_out(self, seq: int) -> None:
+        """The blocks that hold tokens move to the host. Raises: OutOfBlocks, FaultyCall (bytes are on their way)."""
+        row, table, size = self.rows[seq], self.tables[seq], self.block_size
+        lives = {(block, self.lives[block]) for block in table[row.first :]}
+        written = (write[:2] for ws in (self.pending, *self.steps) for writes in ws.values() for write in writes)
+        coming = any(swap.seq == seq and swap.lives for swap in self.moving)
+        if row.issued <= row.first * size or coming or not lives.isdisjoint(written):
+            raise FaultyCall(f"sequence {seq} cannot move now")
+        filled = range(row.first, -(-row.issued // size))
+        if len(filled) > self.host_free():
+            raise OutOfBlocks(len(filled), self.host_free(), "no room")
+        slots = list(range(self.slots_taken, self.slots_taken + len(filled)))
+        self.slots_taken += len(filled)
+        self.slot_holders.update(slots + slots)  # who is parked, and the transfer
+        self.moving.append(Moving(seq, self._lease_filled(row, table, filled), slots, []))
+        self.parked[seq] = (row, len(table), slots)
+        self.free_sequence_blocks(seq)
+        self.pending.pop(seq, None)
+        del self.tables[seq], self.rows[seq]
+
+    def swap_in(self, seq: int) -> None:
+        """Fresh blocks, to be filled from the host. Raises: OutOfBlocks."""
+        row, entries, slots = self.parked[seq]
+        self._need(entries - row.first)
+        del self.parked[seq]
+        table = [NULL] * row.first + [self.allocate_block() for _ in range(entries - row.first)]
+        filled = range(row.first, -(-row.issued // self.block_size))
+        lives = [(lblock, table[lblock], self.lives[table[lblock]]) for lblock in filled]
+        leases = self._lease_filled(row, table, filled)
+        self.moving.append(Moving(seq, leases, slots, lives, filled.stop * self.block_size))
+        row.computed = 0
+        self.rows[seq], self.tables[seq] = row, table
+
+    def forget_swapped(self, seq: int) -> None:
+        """A parked sequence ends."""
+        self._drop_slots(self.parked.pop(seq)[2])
+
+    def swaps_done(self) -> None:
+        """All swaps under way have run."""
+        for swap in self.moving:
+            for lease, blocks in swap.leases:
+                self._end_lease(lease, blocks)
+            self._drop_slots(swap.slots)
+            row, table = self.rows.get(swap.seq), self.tables.get(swap.seq, [])
+            there = any(
+                lblock < len(table) and table[lblock] == block and self.lives[block] == life
+                for lblock, block, life in swap.lives
+            )
+            if row is not None and there:
+                row.computed = max(row.computed, min(swap.end, row.issued))
+        self.moving = []
+
+    def _lease_filled(self, row: Row, table: list[int], filled: range) -> list[tuple[int, list[int]]]:
+        """One lease over the full blocks, one over the filled slots of the last."""
+        size = self.block_size
+        full = [table[i] for i in filled if (i + 1) * size <= row.issued]
+        leases = [(self._lease(full, size, None), full)] if full else []
+        if len(full) < len(filled):
+            last = [table[filled[-1]]]
+            leases.append((self._lease(last, row.issued - filled[-1] * size, None), last))
+        return leases
+
+    def _drop_slots(self, slots: list[int]) -> None:
+        self.slot_holders.subtract(slots)
+        self.slot_holders = +self.slot_holders
 
     # -- steps and leases -----------------------------------------------------------------------------------------
 

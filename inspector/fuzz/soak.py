@@ -1,8 +1,8 @@
 """A long mixed run of our block manager beside the reference model: the same operations on both, compared after each.
 
 Operations are those of an engine that does everything at once: admissions, chunked prefill, decodes, forks, beam steps,
-speculation with rollback, windows, aborts, preemptions and resumptions, transfers under leases that are ended or left
-to expire, steps and copies that end late, and a pool that grows and shrinks.
+speculation with rollback, windows, aborts, preemptions and resumptions, swaps to a host tier and back, transfers under
+leases that are ended or left to expire, steps and copies that end late, and a pool that grows and shrinks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import Copy
 from kvscope.errors import FaultyCall, OutOfBlocks
@@ -23,8 +24,8 @@ from kvscope.traces.sink import EventSink
 MAX_OPEN, MAX_LIVE, MAX_TOKENS = 2, 12, 200
 MIX = {
     "admit": 6, "resume": 3, "write": 8, "append": 30, "begin": 14, "end": 16, "copied": 10, "fork": 3, "beam": 3,
-    "speculate": 5, "slide": 4, "finish": 3, "abort": 2, "preempt": 2, "lease": 2, "unlease": 2, "expire": 1, "grow": 1,
-    "shrink": 1,
+    "speculate": 5, "slide": 4, "finish": 3, "abort": 2, "preempt": 2, "swap_out": 3, "swap_in": 3, "swapped": 3,
+    "lease": 2, "unlease": 2, "expire": 1, "grow": 1, "shrink": 1,
 }  # fmt: skip
 
 
@@ -43,13 +44,17 @@ class Soak:
         manager: Callable[..., BlockManager] = BlockManager,
     ) -> None:  # fmt: skip
         self.random = random.Random(seed)
-        self.ours = manager(num_blocks, block_size, sink=sink, share_prefixes=False, hash_key=b"kvscope.soak")
-        self.model = Reference(num_blocks, block_size)
+        host = num_blocks // 2
+        self.ours = manager(
+            num_blocks, block_size, sink=sink, share_prefixes=False, hash_key=b"kvscope.soak", host_blocks=host
+        )
+        self.model = Reference(num_blocks, block_size, host)
         self.sizes = range(num_blocks // 2, num_blocks * 2 + 1)
         self.done: Counter[str] = Counter()  # operations by name
         self.refused = 0
         self._preempted: dict[int, int] = {}  # sequence -> its tokens
         self._copies: list[Copy] = []
+        self._swaps: list[Swap] = []
         self._next = 0
         self._names, self._weights = list(MIX), list(MIX.values())
 
@@ -71,6 +76,9 @@ class Soak:
             Violation: one is not.
         """
         self._copied()
+        self._swapped()
+        for seq in list(self.model.parked):
+            self._forget(seq)
         for seq in list(self.model.tables):
             self._free(seq, Kind.FINISH, Reason.STOP)
         for lease in list(self.model.transfers):
@@ -79,6 +87,8 @@ class Soak:
             self._end()
         self._compare("finish")
         self.ours.check_integrity()
+        if self.ours.host_free() != self.model.host_blocks:
+            raise Violation("KV012", f"{self.ours.host_free()} of {self.model.host_blocks} host slots are free")
         if self.ours.num_free() != self.ours.num_blocks:
             raise Violation("KV012", f"{self.ours.num_free()} of {self.ours.num_blocks} blocks are free at the end")
 
@@ -165,12 +175,35 @@ class Soak:
             self._preempted[seq] = self.model.rows[seq].length
             self._free(seq, Kind.PREEMPT, Reason.CAPACITY)
 
+    def _swap_out(self) -> None:
+        if self.model.tables:
+            seq = self.random.choice(list(self.model.tables))
+            self._both(lambda: self.ours.swap_out(seq), lambda: self.model.swap_out(seq))
+
+    def _swap_in(self) -> None:
+        if self.model.parked and len(self.model.tables) < MAX_LIVE:
+            seq = self.random.choice(list(self.model.parked))
+            if self.random.random() < 0.2:
+                self._forget(seq)
+            else:
+                self._both(lambda: self.ours.swap_in(seq), lambda: self.model.swap_in(seq))
+
+    def _forget(self, seq: int) -> None:
+        self._both(
+            lambda: self.ours.forget_swapped(seq, Kind.ABORT, Reason.ABORTED), lambda: self.model.forget_swapped(seq)
+        )
+
+    def _swapped(self) -> None:
+        swaps, self._swaps = self._swaps, []
+        self._both(lambda: self.ours.swaps_done(swaps), self.model.swaps_done)
+
     def _free(self, seq: int, kind: Kind, reason: Reason) -> None:
         self._both(lambda: self.ours.free(seq, kind, reason), lambda: self.model.free(seq))
 
     def _begin(self) -> None:
         ready = [seq for seq in self.model.pending if self.random.random() < 0.8]
         if ready and len(self.model.steps) < MAX_OPEN:
+            self._swapped()  # a step reads what has arrived
             rows = self.model.rows
             scheduled = [Scheduled(seq, rows[seq].computed, rows[seq].issued) for seq in ready]
             self._both(lambda: self.ours.begin_step(scheduled), lambda: self.model.begin_step(ready))
@@ -230,6 +263,7 @@ class Soak:
         """
         mine, its = _outcome(ours), _outcome(model)
         self._copies += self.ours.drain_copies()
+        self._swaps += self.ours.drain_swaps()
         if mine != its:
             raise Violation("KV012", f"the manager says {mine}, the reference {its}")
         self.refused += mine != "done"
@@ -240,6 +274,8 @@ class Soak:
         counts = ours.pool.counts()
         if counts != model.counts() or sum(counts.values()) != model.num_blocks:
             self._differ(name, f"counts {counts}", f"{model.counts()} of {model.num_blocks}")
+        if ours.host_free() != model.host_free():
+            self._differ(name, f"{ours.host_free()} free host slots", f"{model.host_free()}")
         for seq, table in model.tables.items():
             if ours.table(seq) != table:
                 self._differ(name, f"table {ours.table(seq)} of sequence {seq}", f"{table}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import Copy
 from kvscope.errors import FaultyCall, KVScopeError, OutOfBlocks, UsageError
-from kvscope.traces import Kind, MemoryRecorder
+from kvscope.traces import Kind, MemoryRecorder, Reason
 
 
 def serialised(value: Any, seen: dict[int, int] | None = None) -> Any:
@@ -46,6 +49,7 @@ def serialised(value: Any, seen: dict[int, int] | None = None) -> Any:
 
 def calls(manager: BlockManager) -> dict[str, Callable[[int, int], object]]:
     """Every public operation, with two small numbers to call it with, sensible or not."""
+    drained: list[Swap] = []
     offered: dict[str, Callable[[int, int], object]] = {
         "admit": lambda a, b: manager.admit(a, [b & 1, b & 2, b & 4][: b % 4], resumed=bool(b & 1)),
         "append": lambda a, b: manager.append(a, b & 1),
@@ -65,16 +69,27 @@ def calls(manager: BlockManager) -> dict[str, Callable[[int, int], object]]:
         "grow": lambda a, b: manager.grow(b - 5),
         "shrink": lambda a, b: manager.shrink(b),
         "holders": lambda a, b: manager.holders(b),
+        "swap_out": lambda a, b: manager.swap_out(a),
+        "swap_in": lambda a, b: manager.swap_in(a),
+        "forget_swapped": lambda a, b: manager.forget_swapped(a, Kind.ABORT, Reason.ABORTED),
+        "drain_swaps": lambda a, b: drained.extend(manager.drain_swaps()),
+        "swaps_done": lambda a, b: manager.swaps_done((drained * 2)[: b % 4]),
     }  # fmt: skip
-    for name in ("swap_out", "swap_in"):
-        if hasattr(manager, name):
-            offered[name] = lambda a, b, name=name: getattr(manager, name)(a)
     return offered
+
+
+def compute(manager: BlockManager, seq_id: int, number: int) -> None:
+    """A sequence admitted and computed, so that there is something to operate on."""
+    tokens = [number & 1, number & 2, number & 4][: 1 + number % 3]
+    cached = manager.admit(seq_id, tokens)
+    manager.write(seq_id, cached, len(tokens))
+    manager.begin_step([Scheduled(seq_id, cached, len(tokens))])
+    manager.end_step()
 
 
 NAMES = sorted(calls(BlockManager(1, 1)))
 PROGRAMS = st.lists(
-    st.tuples(st.sampled_from([*NAMES, *["admit", "write", "append", "begin_step", "end_step"] * 2]),
+    st.tuples(st.sampled_from([*NAMES, *["compute", "append", "begin_step", "end_step", "swap_out"] * 2]),
               st.integers(0, 3), st.integers(0, 7)), max_size=50,
 )  # fmt: skip
 
@@ -86,9 +101,13 @@ def test_refused_call_changes_nothing(
 ) -> None:
     """Whatever is called, also on sequences that do not exist and with numbers that make no sense."""
     sink = MemoryRecorder(num_blocks=64, block_size=block_size) if recorded else None
-    manager = BlockManager(num_blocks, block_size, sink=sink, share_prefixes=shared, hash_key=b"test")
+    manager = BlockManager(num_blocks, block_size, sink=sink, share_prefixes=shared, hash_key=b"test", host_blocks=2)
     offered = calls(manager)
     for name, a, b in program:
+        if name == "compute":
+            with contextlib.suppress(KVScopeError):
+                compute(manager, a, b)
+            continue
         before = serialised(manager)
         try:
             offered[name](a, b)
@@ -136,3 +155,17 @@ def test_move_that_fails_leaves_every_table_where_it_was() -> None:
     assert manager.table(2) == tables
     assert manager.num_blocks == 6
     manager.check_integrity()
+
+
+def test_swap_that_is_done_twice_changes_nothing() -> None:
+    manager = BlockManager(4, 2, hash_key=b"test", host_blocks=4)
+    compute(manager, 0, 2)
+    manager.swap_out(0)
+    swaps = manager.drain_swaps()
+    for wrong in (swaps * 2, [*swaps, replace(swaps[0], seq_id=9)]):
+        before = serialised(manager)
+        with pytest.raises(FaultyCall, match="is not under way"):
+            manager.swaps_done(wrong)
+        assert serialised(manager) == before
+    manager.swaps_done(swaps)
+    assert manager.num_free() == 4
