@@ -141,6 +141,8 @@ class Holding(TableCore):
     def _check_no_copy(self, lease_id: int) -> None:
         if self._leases.kind_of(lease_id) in (Reason.COPY_ON_WRITE, Reason.RESIZED):
             raise self._fault(-1, f"lease {lease_id} is a copy's: it ends when the copy has run (copies_done)")
+        if self._leases.kind_of(lease_id) == Reason.SWAPPED:
+            raise self._fault(-1, f"lease {lease_id} is a swap's: it ends when the swap has run (swaps_done)")
 
     def _holders(self, block: int) -> list[Holder]:
         if not 0 <= block < self.pool.num_blocks:

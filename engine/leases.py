@@ -2,8 +2,9 @@
 
     COPY_ON_WRITE   the source of a block copy, until the device has run it
     LOOKUP          what a prompt found in the prefix cache, until the prompt is admitted
-    TRANSFER        work on another stream or by another thread: a swap, a send, a checkpoint
+    TRANSFER        work on another stream or by another thread: a send, a checkpoint
     RESIZED         the source of a move out of the part of the pool that goes
+    SWAPPED         blocks on their way to or from host memory
 
 A leased block is neither freed, nor evicted, nor handed out; its leased slots are not written in place. A lease may
 have a deadline, by the clock of the book (engine steps, unless another clock is given). Nothing happens by itself when
@@ -25,6 +26,7 @@ _REMEMBERED = 256  # leases that ended, kept to name both ends of a faulty call
 
 KIND_WORDS = {
     Reason.COPY_ON_WRITE: "copy", Reason.LOOKUP: "lookup", Reason.TRANSFER: "transfer", Reason.RESIZED: "move",
+    Reason.SWAPPED: "swap",
 }  # fmt: skip
 
 

@@ -175,10 +175,10 @@ class Swapping(TableCore):
         full = [row.blocks[lblock] for lblock in leased if self._fill_of(row, lblock) == self.block_size]
         leases = []
         if full:
-            leases.append(self._leases.take(Reason.TRANSFER, full, 0, self.block_size, seq_id=row.seq_id))
+            leases.append(self._leases.take(Reason.SWAPPED, full, 0, self.block_size, seq_id=row.seq_id))
         if len(full) < len(leased):
             fill, last = self._fill_of(row, leased[-1]), row.blocks[leased[-1] :][:1]
-            leases.append(self._leases.take(Reason.TRANSFER, last, 0, fill, seq_id=row.seq_id))
+            leases.append(self._leases.take(Reason.SWAPPED, last, 0, fill, seq_id=row.seq_id))
         blocks, gens = tuple(row.blocks[i] for i in moved), tuple(row.gens[i] for i in moved)
         swap = Swap(out, row.seq_id, blocks, gens, tuple(moved), slots, tuple(lease.lease_id for lease in leases))
         self._host.hold_again(slots)

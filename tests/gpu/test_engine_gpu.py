@@ -53,3 +53,15 @@ def test_half_precision_runs_and_memory_never_matters(tiny_folder: Path, dtype: 
     again, _ = run(tiny_folder, "cuda", dtype)
     assert wide == again
     assert all(len(tokens) == 40 for tokens in wide.values())
+
+
+def test_swapping_on_a_gpu_changes_no_token(tiny_folder: Path) -> None:
+    """Blocks move to pinned memory and back on a stream of their own; whatever comes after waits for them."""
+    plenty, _ = run(tiny_folder, "cuda", torch.float32, block_size=16, num_blocks=64)
+    limits = SchedulerConfig(max_batched_tokens=512, preemption="swap")
+    swapped, engine = run(
+        tiny_folder, "cuda", torch.float32, block_size=16, num_blocks=14, scheduler=limits, host_blocks=64
+    )
+    assert engine.scheduler.swap_outs == engine.scheduler.preemptions > 0
+    assert engine.manager.host_free() == 64
+    assert swapped == plenty

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 import pytest
 
@@ -21,18 +22,23 @@ DEAD = ("free", "quarantined")
 class Program:
     """A random legal user of a block manager, with up to `ahead` steps open at once."""
 
-    def __init__(self, seed: int, *, elastic: bool = False) -> None:
+    def __init__(self, seed: int, *, elastic: bool = False, swapping: bool = False) -> None:
         self.elastic = elastic  # also leases, windows, and a pool that changes its size
+        self.swapping = swapping  # also a host tier, with transfers that take their time
+        self.arriving: dict[int, list[int]] = {}  # swapped in, not there yet: their tokens
+        self.under_way: list[Any] = []
         self.moved: list[object] = []
         self.slid: dict[int, int] = {}
         self.random = random.Random(seed)
         self.ahead = seed % 3 + 1
         blocks, size = self.random.randint(3, 12), self.random.choice([1, 2, 4])
         self.recorder = MemoryRecorder(num_blocks=blocks, block_size=size)
-        self.manager = BlockManager(blocks, size, sink=self.recorder)
+        host = self.random.randint(1, 12) if swapping else 0
+        self.manager = BlockManager(blocks, size, sink=self.recorder, host_blocks=host)
         self.tokens: dict[int, list[int]] = {}
         self.done: dict[int, int] = {}  # positions issued
         self.preempted: dict[int, list[int]] = {}
+        self.parked: dict[int, list[int]] = {}  # in the host tier
         self.open = 0
         self.next_id = 0
 
@@ -41,6 +47,8 @@ class Program:
                    self.resume, self.truncate]  # fmt: skip
         if self.elastic:
             actions += [self.lease, self.unlease, self.lookup, self.slide, self.slide, self.grow, self.shrink]
+        if self.swapping:
+            actions += [self.swap_out, self.swap_out, self.swap_in, self.swap_in, self.move, self.forget]
         for _ in range(operations):
             try:
                 self.random.choice(actions)()
@@ -48,6 +56,41 @@ class Program:
                 continue
             self.manager.check_integrity()
         self.manager.expire(1 << 40)
+        self.manager.swaps_done([*self.under_way, *self.manager.drain_swaps()])
+
+    def swap_out(self) -> None:
+        seq_id = self.pick()
+        if seq_id is not None:
+            cost = self.manager.swap_cost([seq_id])
+            if cost is not None:
+                self.manager.swap_out(seq_id, self.done[seq_id])
+                self.parked[seq_id] = self.tokens.pop(seq_id)
+
+    def swap_in(self) -> None:
+        if self.parked:
+            seq_id = self.random.choice(list(self.parked))
+            self.manager.swap_in(seq_id)
+            self.arriving[seq_id] = self.parked.pop(seq_id)
+
+    def move(self) -> None:
+        """The device has run some transfers; they run in order."""
+        self.under_way += self.manager.drain_swaps()
+        done = self.random.randint(0, len(self.under_way))
+        self.manager.swaps_done(self.under_way[:done])
+        del self.under_way[:done]
+        if not self.manager.in_flight():
+            self.tokens.update(self.arriving)
+            self.arriving.clear()
+
+    def forget(self) -> None:
+        ends = [*self.parked, *self.arriving]
+        if ends:
+            seq_id = self.random.choice(ends)
+            if self.parked.pop(seq_id, None) is not None:
+                self.manager.forget_swapped(seq_id, Kind.ABORT, Reason.ABORTED)
+            else:
+                del self.arriving[seq_id]
+                self.manager.free(seq_id, Kind.ABORT, Reason.ABORTED)
 
     def lease(self) -> None:
         blocks = [b for b in range(self.manager.num_blocks) if self.manager.pool.state_name(b) not in DEAD]
@@ -169,10 +212,11 @@ class Program:
             self.done[seq_id] = length
 
 
+@pytest.mark.parametrize("swapping", [False, True], ids=["", "swapping"])
 @pytest.mark.parametrize("elastic", [False, True], ids=["plain", "elastic"])
 @pytest.mark.parametrize("seed", range(40))
-def test_legal_programs_are_clean_and_every_view_agrees(seed: int, elastic: bool) -> None:
-    program = Program(seed, elastic=elastic)
+def test_legal_programs_are_clean_and_every_view_agrees(seed: int, elastic: bool, swapping: bool) -> None:
+    program = Program(seed, elastic=elastic, swapping=swapping)
     program.run(150)
     trace, manager = program.recorder, program.manager
     result = check(trace)
