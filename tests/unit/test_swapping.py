@@ -198,6 +198,21 @@ def test_a_parked_sequence_cannot_be_admitted_as_if_it_were_new() -> None:
         manager.admit(1, list(range(5)))
 
 
+def test_a_swap_cannot_be_done_twice_and_nothing_else_is_then() -> None:
+    manager, _ = make(share=False)
+    for seq_id in (1, 2):
+        prompt(manager, seq_id, list(range(5)))
+        manager.swap_out(seq_id)
+    first, second = manager.drain_swaps()
+    with pytest.raises(FaultyCall, match="the swap of sequence 1 is not under way"):
+        manager.swaps_done([second, first, first])
+    assert manager.in_flight() == 2
+    with pytest.raises(FaultyCall, match="is a swap's: it ends when the swap has run"):
+        manager.unlease(first.leases[0])
+    manager.swaps_done([second, first])
+    manager.check_integrity()
+
+
 def test_the_tier_counts_what_it_is_told() -> None:
     tier = HostTier(2)
     slot, known = tier.hold(b"a")
