@@ -10,7 +10,7 @@ import typer
 
 # name -> what it measures; each is a program of its own in kvscope.benchmarks
 BENCHMARKS = {
-    "pool": "what the block pool costs per block, beside a plain list allocator",
+    "pool": "what the block pool costs per block, and a decode step, beside vLLM's pool",
     "overhead": "decode runs with and without recording, in pairs",
     "replay": "opening, drawing and seeking in a trace of ten million events",
     "trace": "what recording costs per event, beside appending tuples to a list",
