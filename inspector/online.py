@@ -1,8 +1,9 @@
-"""The sanitizer beside a running engine: a sink that checks, at the end of every step, what it passes on.
+"""The sanitizer beside a running engine: a sink that checks, at the end of steps, what it passes on.
 
-The rows of a step are looked at by the screen just after its STEP_END, before a token that the step computed leaves
-the engine. At the first suspicion the recorded events are replayed under the detectors, and from then on the
-detectors follow event by event: findings are theirs, with all that a report needs.
+With the reaction "raise" the rows of a step are looked at by the screen just after its STEP_END, before a token that
+the step computed leaves the engine; with "log" those of several steps together, which costs less. At the first
+suspicion the recorded events are replayed under the detectors, and from then on the detectors follow event by event:
+findings are theirs, with all that a report needs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Reaction = Literal["log", "raise"]
 
 _LOG = logging.getLogger("kvscope.sanitizer")
 _STEP_BEGIN, _WITNESS = int(Kind.STEP_BEGIN), int(Kind.WITNESS)
+_EVERY = 4096
 _COLUMNS = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
 
 
@@ -40,6 +42,8 @@ class OnlineSanitizer:
         num_blocks, block_size: of the pool that writes.
         reaction: "log" reports each finding once, as a warning or to `on_finding`; "raise" stops the engine with
             `Sanitized`.
+        every: look at the end of the first step with so many events to look at. None: after each step with "raise",
+            after 4,096 events with "log".
         trace: reads back what the sink has recorded; asked for at the first suspicion only. None: the sink itself.
         on_finding: called with each new finding.
     """
@@ -51,6 +55,7 @@ class OnlineSanitizer:
         num_blocks: int,
         block_size: int,
         reaction: Reaction = "log",
+        every: int | None = None,
         trace: Callable[[], TraceLike] | None = None,
         on_finding: Callable[[Finding, TraceLike], None] | None = None,
     ) -> None:
@@ -70,6 +75,8 @@ class OnlineSanitizer:
         self._player: Player | None = None
         self._lost = False
         self._due = -1
+        self._every = every if every is not None else 1 if reaction == "raise" else _EVERY
+        self._waiting = 0  # rows in `_pieces`
 
     @property
     def step(self) -> int:
@@ -98,7 +105,7 @@ class OnlineSanitizer:
     ) -> int:
         """Pass one row on; a step that begins without a WITNESS before it makes the last one checked."""
         if kind == _STEP_BEGIN and self._due >= 0:
-            self.check()
+            self._step_is_over()
         seq = self._emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
         self._rows.append((kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux))
         if self._first < 0:
@@ -138,6 +145,7 @@ class OnlineSanitizer:
             rows[:, i] = value
         self._flush()
         self._pieces.append(rows)
+        self._waiting += len(rows)
         if self._first < 0 and len(rows):
             self._first = seq
         self._lost |= seq < 0
@@ -148,7 +156,7 @@ class OnlineSanitizer:
         self._sink.detail(seq, values)
         self._details[seq] = values
         if seq == self._due:
-            self.check()
+            self._step_is_over()
 
     def check(self) -> None:
         """Look at what came since the last look.
@@ -180,17 +188,23 @@ class OnlineSanitizer:
             self._player.finish()
             self._tell()
 
+    def _step_is_over(self) -> None:
+        self._due = -1
+        if self._waiting + len(self._rows) >= self._every or self._player is not None:
+            self.check()
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         if self._rows:
             self._pieces.append(np.array(self._rows, dtype=np.int64))
+            self._waiting += len(self._rows)
             self._rows = []
 
     def _take(self) -> EventArray:
         self._flush()
         rows = np.concatenate(self._pieces) if self._pieces else np.empty((0, len(_COLUMNS)), np.int64)
-        self._pieces = []
+        self._pieces, self._waiting = [], 0
         events = np.zeros(len(rows), dtype=EVENT_DTYPE)
         for i, name in enumerate(_COLUMNS):
             events[name] = rows[:, i]

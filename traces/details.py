@@ -78,6 +78,10 @@ class DetailStore:
             self._all = _overlaid(*sealed, beside) if beside else sealed
         return self._all
 
+    def picked(self, rows: npt.NDArray[np.int64]) -> DetailColumn:
+        """`arrays` of these of its rows."""
+        return _picked(*self.arrays(), rows)
+
     def of(self, wanted: npt.NDArray[np.int64]) -> DetailColumn:
         """`arrays` of the events `wanted` (rising) that have details."""
         seqs, offsets, values = self.arrays()

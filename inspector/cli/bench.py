@@ -18,6 +18,7 @@ BENCHMARKS = {
     "schedule": "what a step is planned in while 20, 2,000 and 20,000 requests wait, beside a plain queue",
     "simulate": "requests simulated per second, beside the real scheduler on the same requests",
     "export": "events per second and memory of exports and queries, beside the plainest way to write the same",
+    "sanitizer": "what checking a trace costs beside replaying it, and a live engine beside emitting its events",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }

@@ -37,6 +37,14 @@ _PUBLISHED = table(
 _UNBOUND = table({Kind.ALLOC: 0, Kind.COMMIT: 0, Kind.WRITE: 1}, -1)
 
 
+# Kinds that may happen to a block only where it is in a certain place.
+_ALLOC, _HIT, _LEASE, _SETTLE, _EVICT = (
+    flags((kind,)) for kind in (Kind.ALLOC, Kind.HIT, Kind.LEASE, Kind.SETTLE, Kind.EVICT)
+)
+_KEEPS, _LEAVES = flags((Kind.SHARE, Kind.PUBLISH)), flags((Kind.FREE, Kind.QUARANTINE))
+_ADMITS = flags((Kind.ADMIT, Kind.RESUME))
+
+
 class BlockStates:
     """What is known of every block between two chunks: one element per block."""
 
@@ -97,7 +105,8 @@ class BlockPass:
 
     def must(self, rule: str, kept: npt.NDArray[np.bool_]) -> None:
         """Every row keeps the rule."""
-        self._suspect(rule, self.rows[~kept])
+        if not kept.all():
+            self._suspect(rule, self.rows[~kept])
 
     # -- the passes, in order -----------------------------------------------------------------------------------
 
@@ -138,15 +147,15 @@ class BlockPass:
         published = self.published_before == 1
         allowed = np.ones(len(self.rows), dtype=np.bool_)
         for kinds, rule in (
-            ((Kind.ALLOC,), unheld & (place == FREE) & ~published),
-            ((Kind.SHARE, Kind.PUBLISH), ~unheld),
-            ((Kind.HIT,), published & (place == HELD)),
-            ((Kind.LEASE,), (published | ~unheld) & (place == HELD)),
-            ((Kind.FREE, Kind.QUARANTINE), unheld & (place == HELD)),
-            ((Kind.SETTLE,), unheld & (place == QUARANTINED)),
-            ((Kind.EVICT,), unheld),
+            (_ALLOC, unheld & (place == FREE) & ~published),
+            (_KEEPS, ~unheld),
+            (_HIT, published & (place == HELD)),
+            (_LEASE, (published | ~unheld) & (place == HELD)),
+            (_LEAVES, unheld & (place == HELD)),
+            (_SETTLE, unheld & (place == QUARANTINED)),
+            (_EVICT, unheld),
         ):
-            allowed &= ~flags(kinds)[self.kind] | rule
+            allowed &= ~kinds[self.kind] | rule
         self.must("transition", allowed)
 
     def slots(self) -> None:
@@ -229,7 +238,7 @@ class BlockPass:
         front = rows - 1
         kind = chunk.kind[front]
         near = (front >= 0) & (chunk.seq_id[front] == chunk.seq_id[rows])
-        begins = flags((Kind.ADMIT, Kind.RESUME))[kind]
+        begins = _ADMITS[kind]
         follows = (kind == Kind.HIT) & known[front] & (chunk.lblock[front] == chunk.lblock[rows] - 1)
         follows &= words[front, 2] == words[rows, 0]
         self._suspect("hit prefix", rows[~(near & (begins | follows))])

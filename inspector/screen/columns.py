@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,11 @@ def table(values: dict[Kind, int], default: int = 0) -> npt.NDArray[np.int8]:
 def flags(kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
     """A 256-entry table that picks kinds."""
     return table(dict.fromkeys(kinds, 1)).astype(np.bool_)
+
+
+@functools.cache
+def _mask(kinds: tuple[Kind, ...]) -> npt.NDArray[np.bool_]:
+    return flags(kinds)
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,10 @@ class GivenDetails:
 def _matched(known: IntArray, values: npt.NDArray[np.int64], seqs: IntArray) -> Detail:
     if not len(known):
         return Detail(np.full(len(seqs), -1, dtype=np.int64), values)
+    if len(seqs):  # as a rule every row has its details, and they stand together
+        lo = int(np.searchsorted(known, seqs[0]))
+        if np.array_equal(known[lo : lo + len(seqs)], seqs):
+            return Detail(np.arange(lo, lo + len(seqs)), values)
     at = np.searchsorted(known, seqs)
     found = known[np.minimum(at, len(known) - 1)] == seqs
     return Detail(np.where(found, at, -1), values)
@@ -116,8 +126,8 @@ class Chunk:
         if name not in ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "reason"):
             raise AttributeError(name)
         column = np.ascontiguousarray(self.events[name])
-        if name != "aux":
-            column = column.astype(np.int64)
+        if column.itemsize < 4:  # nothing wraps: sums of these fit
+            column = column.astype(np.int32)
         setattr(self, name, column)
         return column
 
@@ -133,9 +143,7 @@ class Chunk:
 
     def rows(self, *kinds: Kind) -> IntArray:
         """Local numbers of the rows of these kinds."""
-        if len(kinds) == 1:
-            return np.flatnonzero(self.kind == kinds[0])
-        return np.flatnonzero(flags(kinds)[self.kind])
+        return np.flatnonzero(_mask(kinds)[self.kind])
 
     def detail(self, kind: Kind) -> tuple[IntArray, Detail]:
         """(local rows of the kind, their details)."""

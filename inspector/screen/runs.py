@@ -21,7 +21,7 @@ def sorted_rows(keys: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
     Args:
         keys: below 2**43. rows: below 2**ROW_BITS.
     """
-    packed = np.sort(keys << ROW_BITS | rows)
+    packed = np.sort(keys.astype(np.int64) << ROW_BITS | rows)
     return packed >> ROW_BITS, packed & ((1 << ROW_BITS) - 1)
 
 

@@ -85,7 +85,8 @@ class SequencePass:
 
     def must(self, rule: str, kept: npt.NDArray[np.bool_]) -> None:
         """Every row keeps the rule."""
-        self._suspect(rule, self.rows[~kept])
+        if not kept.all():
+            self._suspect(rule, self.rows[~kept])
 
     def positions(self, written_of: IntArray) -> None:
         """Positions are written in order and never claimed twice; a step reads what is written.
@@ -97,7 +98,7 @@ class SequencePass:
         write, sched, truncate = self.is_(Kind.WRITE), self.is_(Kind.SCHED), self.is_(Kind.TRUNCATE)
         copy, alloc = self.is_(Kind.COW), self.is_(Kind.ALLOC)
         joins = self.is_(Kind.SHARE) | self.is_(Kind.HIT)
-        base, aux = self.column("lblock") * size, self.column("aux")
+        base, aux = self.column("lblock").astype(np.int64) * size, self.column("aux")
         lo, hi = chunk.range_lo[self.rows], chunk.range_hi[self.rows]
         joined, copied = base + written_of[self.rows], base + chunk.copies[self.rows]
         ext = np.where(write, base + hi, np.where(joins, joined, np.where(truncate, aux, np.where(copy, copied, 0))))

@@ -1,0 +1,200 @@
+"""What checking costs: `python -m kvscope.benchmarks.sanitizer [--json] [--events N]`.
+
+Offline: events per second of a check of a clean trace, all detectors, by the vectorised screen; beside the replay of
+the same events, detector by detector, in the same process. Online: what the sanitizer in front of a recorder adds to an
+engine's recording, per event, beside the cost of one `emit`; for steps of many sequences and for steps of one.
+
+Processor time of the calling thread, the best of several interleaved runs. The load is the engine's own block manager:
+sequences that share a system prompt, decode, finish and are followed by others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.inspector.findings import check
+from kvscope.inspector.online import OnlineSanitizer
+from kvscope.traces import EventSink, MemoryRecorder, PoolFacts
+
+ROUNDS = 5
+BLOCKS, SIZE = 8192, 16
+OFFLINE_GATE = 5.0  # million events per second
+ONLINE_GATE = 1.0  # of the cost of emitting
+
+
+class Load:
+    """`width` sequences that decode in steps; each is followed by another when it has its tokens."""
+
+    def __init__(self, sink: EventSink | None, width: int) -> None:
+        self.manager = BlockManager(BLOCKS, SIZE, sink=sink, hash_key=b"bench")
+        self.random = random.Random(0)
+        self.width = width
+        self.system = [self.random.randrange(32_000) for _ in range(48)]
+        self.left: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}
+        self.next_id = 0
+
+    def step(self) -> None:
+        """One engine step."""
+        scheduled = []
+        for seq_id in list(self.left):
+            if self.left[seq_id] == 0:
+                self.manager.free(seq_id)
+                del self.left[seq_id]
+                continue
+            self.manager.append(seq_id, self.random.randrange(32_000))
+            scheduled.append(Scheduled(seq_id, self.lengths[seq_id], self.lengths[seq_id] + 1))
+            self.lengths[seq_id] += 1
+            self.left[seq_id] -= 1
+        while len(self.left) < self.width:
+            prompt = self.system + [self.random.randrange(32_000) for _ in range(40)]
+            cached = self.manager.admit(self.next_id, prompt)
+            self.manager.write(self.next_id, cached, len(prompt))
+            scheduled.append(Scheduled(self.next_id, cached, len(prompt)))
+            self.left[self.next_id], self.lengths[self.next_id] = self.random.randint(40, 200), len(prompt)
+            self.next_id += 1
+        self.manager.begin_step(scheduled)
+        self.manager.copies_done(self.manager.drain_copies())
+        self.manager.end_step()
+
+
+def spent(body: Callable[[], object]) -> float:
+    """Seconds of processor time of this thread."""
+    gc.collect()
+    start = time.thread_time_ns()
+    body()
+    return (time.thread_time_ns() - start) * 1e-9
+
+
+def row(name: str, value: float, unit: str, baseline: float | None = None, *, gate: float | None = None,
+        ok: bool | None = None) -> dict[str, Any]:  # fmt: skip
+    """One line of the result."""
+    return {
+        "name": name, "value": round(value, 3), "unit": unit,
+        "baseline": None if baseline is None else round(baseline, 3),
+        "ratio": None if baseline is None else round(value / baseline, 3), "gate": gate, "ok": ok,
+    }  # fmt: skip
+
+
+def offline(events: int) -> list[dict[str, Any]]:
+    """Events per second of a check, beside the replay."""
+    sink = MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    load = Load(sink, 64)
+    while len(sink.events) < events:
+        for _ in range(200):
+            load.step()
+    count = len(sink.events)
+    trace = _Columns(sink)
+    result = check(trace)
+    if not result.clean:
+        raise SystemExit(f"the load is not clean: {result.findings[0].why}")
+    fast = min(spent(lambda: check(trace)) for _ in range(ROUNDS))
+    slow = min(spent(lambda: check(trace, replay=True)) for _ in range(2))
+    rate, base = count / fast * 1e-6, count / slow * 1e-6
+    return [
+        row(f"check, {count:,} clean events, 64 sequences a step", rate, "M events/s", base, gate=OFFLINE_GATE,
+            ok=rate >= OFFLINE_GATE),
+    ]  # fmt: skip
+
+
+class _Columns:
+    """A recorded trace with its details as arrays, as a trace folder is read."""
+
+    def __init__(self, sink: MemoryRecorder) -> None:
+        from kvscope.inspector.screen.columns import DETAILED
+        from kvscope.inspector.source import frozen
+
+        found = frozen(sink)
+        self._arrays = {int(kind): found.detail_arrays(int(kind)) for kind in DETAILED}
+        self._sink, self.events, self.seqs = sink, sink.events, sink.seqs
+
+    def detail_arrays(self, kind: int) -> Any:
+        return self._arrays[kind]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
+def online(width: int, steps: int, *, every: int) -> list[dict[str, Any]]:
+    """What the sanitizer adds to recording, per event, beside one emit."""
+    facts = PoolFacts(BLOCKS, SIZE)
+
+    def run(watch: bool) -> tuple[float, int]:
+        sink = MemoryRecorder(facts)
+        seen: Any = OnlineSanitizer(sink, num_blocks=BLOCKS, block_size=SIZE, every=every) if watch else sink
+        load = Load(seen, width)
+        for _ in range(20):
+            load.step()
+        before = len(sink.seqs)
+
+        def steps_and_check() -> None:
+            for _ in range(steps):
+                load.step()
+            if watch:
+                seen.check()
+
+        seconds = spent(steps_and_check)
+        if watch and seen.findings:
+            raise SystemExit(f"the load is not clean: {seen.findings[0].why}")
+        return seconds, len(sink.seqs) - before
+
+    best = {False: float("inf"), True: float("inf")}
+    count = 1
+    for _ in range(ROUNDS):
+        for watch in best:
+            seconds, count = run(watch)
+            best[watch] = min(best[watch], seconds)
+    added = (best[True] - best[False]) / count * 1e9
+    emit = emit_ns()
+    ratio = added / emit
+    look = "a look each step" if every == 1 else f"a look every {every:,} events"
+    return [
+        row(f"online, {width} sequences, {count / steps:.0f} events a step, {look}", added, "ns/event", emit,
+            gate=ONLINE_GATE, ok=ratio <= ONLINE_GATE),
+    ]  # fmt: skip
+
+
+def emit_ns(rows: int = 20_000) -> float:
+    """Nanoseconds of one `emit` into memory."""
+
+    def body() -> None:
+        emit = MemoryRecorder(PoolFacts(BLOCKS, SIZE)).emit
+        for i in range(rows):
+            emit(4, 2, i, 4, 5, 6, 7, 8, 9)
+
+    return min(spent(body) for _ in range(ROUNDS)) / rows * 1e9
+
+
+def run(events: int) -> list[dict[str, Any]]:
+    """All rows."""
+    return [*offline(events), *online(64, 60, every=4096), *online(64, 60, every=1), *online(1, 200, every=1)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the rows; exit code 1 when a gate is missed."""
+    parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.sanitizer", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
+    parser.add_argument("--events", type=int, default=500_000, help="events of the offline trace (default 500,000)")
+    options = parser.parse_args(arguments)
+    rows = run(options.events)
+    if options.json:
+        print(json.dumps({"rows": rows}))
+    else:
+        for r in rows:
+            verdict = f"gate {r['gate']:g} {'ok' if r['ok'] else 'MISSED'}"
+            beside = f"baseline {r['baseline']:9.2f}  x {r['ratio']:8.2f}"
+            print(f"{r['name']:60} {r['value']:10.2f} {r['unit']:11} {beside}  {verdict}")
+    return 1 if any(r["ok"] is False for r in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Suppressions: findings that are known and accepted, by code and place, each with its reason.
+
+    KV006                      every finding of the code
+    KV006:b9                   on block 9
+    KV006:engine/pool.py       at a call site in this file
+    KV006:Scheduler._start     at a call site in this function
+
+In a file: one rule a line, its reason behind a `#`. What is suppressed is still counted and listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvscope.errors import UsageError
+from kvscope.inspector.findings import CODES, CheckResult, Finding
+from kvscope.inspector.source import TraceLike, rows_until, site_of
+
+_RULE = re.compile(r"(KV\d{3})(?::(\S+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One suppression: the findings of a code, at one place or anywhere."""
+
+    code: str
+    place: str  # b9, a file, a function; empty: anywhere
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}:{self.place}" if self.place else self.code
+
+    def covers(self, finding: Finding, trace: TraceLike) -> bool:
+        """Whether it speaks of this finding."""
+        if finding.code != self.code:
+            return False
+        if not self.place or self.place == f"b{finding.block}":
+            return True
+        site = site_of(trace, max(0, rows_until(trace, finding.seq) - 1))
+        if site is None:
+            return False
+        return self.place == site.function or site.file.replace("\\", "/").endswith(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """What a rule took away."""
+
+    rule: Rule
+    findings: tuple[Finding, ...]
+
+
+def parse(texts: Iterable[str]) -> list[Rule]:
+    """The rules of a command line: a rule each, or the name of a file of rules.
+
+    Raises:
+        UsageError: neither a rule nor a file; an unknown code.
+    """
+    rules = []
+    for text in texts:
+        if _RULE.match(text):
+            rules.append(_rule(text, "", text))
+        elif Path(text).is_file():
+            rules += _file(Path(text))
+        else:
+            raise UsageError(f"suppression {text!r} is neither a rule (KV006, KV006:b9, KV006:FILE) nor a file")
+    return rules
+
+
+def _file(path: Path) -> list[Rule]:
+    rules = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text, _, reason = line.partition("#")
+        if text.strip():
+            rules.append(_rule(text.strip(), reason.strip(), f"{path}:{number}"))
+    return rules
+
+
+def _rule(text: str, reason: str, where: str) -> Rule:
+    found = _RULE.match(text)
+    if found is None or found[1] not in CODES:
+        raise UsageError(f"suppression {where}: {text!r} is no rule; write a code such as KV006, or KV006:b9")
+    return Rule(found[1], found[2] or "", reason)
+
+
+def suppress(result: CheckResult, trace: TraceLike, rules: Iterable[Rule]) -> tuple[CheckResult, list[Suppressed]]:
+    """(the result without suppressed findings, what each rule took; rules that took nothing are named too)."""
+    left, taken = list(result.findings), []
+    for rule in rules:
+        covered = [f for f in left if rule.covers(f, trace)]
+        left = [f for f in left if f not in covered]
+        taken.append(Suppressed(rule, tuple(covered)))
+    return replace(result, findings=tuple(left)), taken
