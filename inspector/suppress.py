@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kvscope.errors import UsageError
 from kvscope.inspector.findings import CODES, CheckResult, Finding
@@ -51,6 +52,20 @@ class Suppressed:
 
     rule: Rule
     findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        count, why = len(self.findings), f" ({self.rule.reason})" if self.rule.reason else ""
+        if not count:
+            return f"suppression {self.rule} matches no finding{why}"
+        return f"suppressed by {self.rule}{why}: {count:,} finding{'s' if count > 1 else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "rule": str(self.rule),
+            "reason": self.rule.reason or None,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
 
 
 def parse(texts: Iterable[str]) -> list[Rule]:

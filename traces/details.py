@@ -78,9 +78,12 @@ class DetailStore:
             self._all = _overlaid(*sealed, beside) if beside else sealed
         return self._all
 
-    def picked(self, rows: npt.NDArray[np.int64]) -> DetailColumn:
-        """`arrays` of these of its rows."""
-        return _picked(*self.arrays(), rows)
+    def of_kind(self, kind: int, seqs: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8]) -> DetailColumn:
+        """`arrays` of the events of one kind; `seqs` and `kinds` are those of all events."""
+        known = self.arrays()[0]
+        if len(known) and len(seqs) == int(seqs[-1]) + 1 and int(known[-1]) < len(seqs):  # none missing: seqs are rows
+            return _picked(*self.arrays(), np.flatnonzero(kinds[known] == kind))
+        return self.of(seqs[kinds == kind])
 
     def of(self, wanted: npt.NDArray[np.int64]) -> DetailColumn:
         """`arrays` of the events `wanted` (rising) that have details."""

@@ -187,11 +187,7 @@ class TraceReader:
 
     def detail_arrays(self, kind: int) -> DetailColumn:
         """`details_of` without a Python object per row: (seqs, offsets, values)."""
-        details, seqs = self._load().details, self.seqs
-        known = details.arrays()[0]
-        if len(known) and len(seqs) == int(seqs[-1]) + 1 and int(known[-1]) < len(seqs):  # none missing: seqs are rows
-            return details.picked(np.flatnonzero(self.events["kind"][known] == kind))
-        return details.of(seqs[self.events["kind"] == kind])
+        return self._load().details.of_kind(kind, self.seqs, self.events["kind"])
 
     def details_between(self, lo: int, hi: int) -> DetailColumn:
         """(seqs, offsets, values) of the details of all rows from seq `lo` to below `hi`, flat: for bulk readers."""

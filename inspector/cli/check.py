@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
+    from kvscope.inspector.suppress import Rule
 
 
 def check(
@@ -19,18 +20,28 @@ def check(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvsan/1) on standard output.")] = False,
     most: Annotated[int, typer.Option("--max", min=1, help="Report at most this many kinds of mistake in full.")] = 20,
+    junit: Annotated[Path | None, typer.Option(help="Also write this JUnit XML file (one trace).")] = None,
+    suppress: Annotated[
+        list[str] | None, typer.Option(help="Accept findings: KV006, KV006:b9, KV006:FILE, or a file of such lines.")
+    ] = None,
 ) -> None:
     """Replay a trace and report every broken rule: who, what, where, and why.
 
     Exits 0 when what the trace holds is clean (the line says how many events are missing, if any), 1 with findings,
-    2 when there is nothing to check. Of several traces (the ranks or pools of one run) each is checked by itself.
+    2 when there is nothing to check. Suppressed findings are listed and do not count. Of several traces (the ranks or
+    pools of one run) each is checked by itself.
 
     Example: kvscope check run.kvtrace
     """
+    from kvscope.errors import UsageError
+    from kvscope.inspector.suppress import parse
     from kvscope.traces import find_traces
 
+    rules = parse(suppress or ())
     found = find_traces(traces)
-    told = [_check_one(path, as_json, most, heading=len(found) > 1) for path in found]
+    if junit is not None and len(found) > 1:
+        raise UsageError(f"--junit writes one trace's result, got {len(found)} traces: check them one by one")
+    told = [_check_one(path, as_json, most, rules, junit, heading=len(found) > 1) for path in found]
     if as_json:
         answer = told[0][1] if len(found) == 1 else {"schema": "kvsan-several/1", "traces": [t for _, t in told]}
         sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
@@ -39,18 +50,25 @@ def check(
     raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 0)
 
 
-def _check_one(trace: Path, as_json: bool, most: int, heading: bool) -> tuple[CheckResult, dict[str, Any]]:
+def _check_one(
+    trace: Path, as_json: bool, most: int, rules: list[Rule], junit: Path | None, *, heading: bool
+) -> tuple[CheckResult, dict[str, Any]]:
     from kvscope.inspector import findings
+    from kvscope.inspector.junit import write_junit
     from kvscope.inspector.report import report, to_json
+    from kvscope.inspector.suppress import suppress
     from kvscope.traces import open_trace
 
     opened = open_trace(trace)
-    result = findings.check(opened)
+    result, taken = suppress(findings.check(opened), opened, rules)
     about = f"{trace}: " if heading else ""
-    for line in (*opened.warnings, *result.notes):
+    for line in (*opened.warnings, *result.notes, *(str(t) for t in taken)):
         sys.stderr.write(f"kvscope: note: {about}{line}\n")
+    if junit is not None:
+        write_junit(junit, result, opened, name=str(trace), suppressed=taken)
     if as_json:
-        return result, to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
+        told = to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
+        return result, told | {"suppressed": [t.to_json() for t in taken]}
     if result.nothing_to_check:
         text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
         sys.stdout.write(text + "\n")

@@ -1,0 +1,84 @@
+"""Suppressions and JUnit: what is accepted is listed and does not fail, and a CI can read the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kvscope.errors import UsageError
+from kvscope.inspector import cli
+from kvscope.inspector.findings import check
+from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.junit import write_junit
+from kvscope.inspector.suppress import parse, suppress
+from kvscope.traces.schema import Kind
+
+
+def faulty() -> HandTrace:
+    """Block 0 written while shared (KV006), block 1 never released (KV005)."""
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1).at("engine/pool.py", 7, "write")
+    trace.alloc(0, seq_id=1).share(0, seq_id=2).write(0, 0, 1, seq_id=1).alloc(1, seq_id=1, lblock=1)
+    trace.event(Kind.FINISH, seq_id=1).release(0, seq_id=1).release(0, seq_id=2).free(0)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("rule", "left"),
+    [("KV006", {"KV005"}), ("KV006:b0", {"KV005"}), ("KV006:b1", {"KV005", "KV006"}),
+     ("KV006:engine/pool.py", {"KV005"}), ("KV006:write", {"KV005"}), ("KV006:free", {"KV005", "KV006"})],
+)  # fmt: skip
+def test_a_rule_takes_what_it_names(rule: str, left: set[str]) -> None:
+    trace = faulty()
+    result, taken = suppress(check(trace), trace, parse([rule]))
+    assert {f.code for f in result.findings} == left
+    assert len(taken[0].findings) == 2 - len(left)
+
+
+def test_a_file_gives_reasons(tmp_path: Path) -> None:
+    file = tmp_path / "known.txt"
+    file.write_text("# what we know\nKV006:b0   # fixed in the next release\n\nKV003\n")
+    trace = faulty()
+    result, taken = suppress(check(trace), trace, parse([str(file)]))
+    assert [f.code for f in result.findings] == ["KV005"]
+    assert [str(t) for t in taken] == [
+        "suppressed by KV006:b0 (fixed in the next release): 1 finding",
+        "suppression KV003 matches no finding",
+    ]
+
+
+@pytest.mark.parametrize("bad", ["KV6", "KV999", "nothing.txt", ""])
+def test_nonsense_is_refused(bad: str) -> None:
+    with pytest.raises(UsageError, match="suppression"):
+        parse([bad])
+
+
+def test_junit_fails_by_code_and_skips_what_is_accepted(tmp_path: Path) -> None:
+    trace = faulty()
+    trace.request(0, "bell\x07 & <co>", [1])
+    result, taken = suppress(check(trace), trace, parse(["KV005"]))
+    write_junit(tmp_path / "r.xml", result, trace, name="a.kvtrace", suppressed=taken)
+    suite = ElementTree.parse(tmp_path / "r.xml").getroot()
+    cases = {case.get("name", "")[:5]: case for case in suite.iter("testcase")}
+    assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == ("1", "1", str(len(cases)))
+    failure = cases["KV006"].find("failure")
+    assert failure is not None
+    assert "write-while-shared on block b0#1" in (failure.text or "")
+    assert cases["KV005"].find("skipped") is not None
+    assert len(cases["KV001"]) == 0
+
+
+def test_command(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(toy_traces["missing-copy"])
+    assert cli.run(["check", trace, "--junit", str(tmp_path / "r.xml")]) == 1
+    assert ElementTree.parse(tmp_path / "r.xml").getroot().get("failures") == "1"
+    capsys.readouterr()
+    assert cli.run(["check", trace, "--suppress", "KV006", "--json"]) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert told["findings"] == []
+    assert len(told["suppressed"][0]["findings"]) == 42
+    assert "suppressed by KV006: 42 findings" in captured.err
+    assert cli.run(["check", trace, "--suppress", "KV1"]) == 2
