@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +66,14 @@ def import_jsonl(source: Path, target: Path, *, overwrite: bool = False, progres
         TraceError: the file cannot be read or holds a bad line; the target cannot be written. Nothing was written.
     """
     _refuse_taken(target, overwrite)
+    # Named before it is made, so that an interrupt at any moment finds what to take away.
+    workshop = target.parent / f".{target.name}.partial-{os.getpid()}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-    except OSError as error:
-        raise TraceError(f"cannot write a trace to {target}: {error.strerror or error}") from error
-    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            workshop.mkdir()
+        except OSError as error:
+            raise TraceError(f"cannot write a trace to {target}: {error.strerror or error}") from error
         with open(open_regular(source), "rb") as file:
             reader = _Reader(source, file, progress)
             imported = reader.into(workshop / "trace")
