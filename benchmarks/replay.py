@@ -86,7 +86,7 @@ def look(path: Path) -> float:
 
 def rows_of(path: Path, events: int) -> list[dict[str, Any]]:
     """All figures of a trace; gates hold for 10 million events, so they are left out for a longer one."""
-    gate = None if events > EVENTS else 1.0
+    gate = None if events > 1.01 * EVENTS else 1.0
     base = seconds(lambda: with_pyarrow(path))
     size = sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".arrows", ".index"))
     prepare = seconds(lambda: first_seek(path), 1)

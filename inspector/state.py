@@ -127,9 +127,8 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     Args:
         blocks: only these neighbouring blocks, where a few will do.
     """
-    fold_at = getattr(trace, "fold_at", None)
-    if fold_at is not None:  # a reader: by its keyframes
-        return _pool_state(fold_at(seq), seq, trace.block_size, blocks)
+    if getattr(trace, "long", False):  # a reader, and too long to look at every row: by its keyframes
+        return _pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
     trace = frozen(trace)
     rows = rows_until(trace, seq)
     size = size_after(trace, rows)

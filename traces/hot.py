@@ -26,6 +26,7 @@ from kvscope.traces.folder import is_locked, open_regular
 from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
 
 MAGIC = b"KVSHOT01"
+_LOOKS = 8
 HEADER = struct.Struct("<8sIIQ")
 COUNTERS_AT = HEADER.size
 HEADER_BYTES = 4096
@@ -171,19 +172,8 @@ def hot_of(view: mmap.mmap | bytes, *, live: bool, size: int | None = None) -> t
     if details_there < capacity:
         warnings.append(f"hot tail is torn: {size} of {file_bytes(capacity)} bytes")
     counters = Counters(*struct.unpack_from("<3q", view, COUNTERS_AT))
-    slots = np.arange(rows_there, dtype=np.int64)
-    for _ in range(3):
-        # Mark, row, mark: a row whose slot is cleared or used again meanwhile is not taken (it has been sealed).
-        rows = np.frombuffer(view, ROW_DTYPE, rows_there, HEADER_BYTES)
-        before = rows["mark"].copy()
-        taken = rows.copy()
-        good = (before == rows["mark"]) & (before > 0) & ((before - 1) % capacity == slots)
-        where = np.flatnonzero(good)
-        where = where[np.argsort(before[where], kind="stable")]
-        seqs = before[where] - 1
-        del rows
-        if not len(seqs) or seqs[-1] - seqs[0] + 1 == len(seqs):
-            break
+    seqs, rows = _committed(view, rows_there, capacity, counters.sealed)
+    where = seqs % capacity
     details: dict[int, tuple[int, ...]] = {}
     if details_there:
         at = HEADER_BYTES + capacity * ROW_BYTES
@@ -196,7 +186,41 @@ def hot_of(view: mmap.mmap | bytes, *, live: bool, size: int | None = None) -> t
         flat = values.tolist()
         for i, position in enumerate(positions.tolist()):
             details[int(inside_seqs[position])] = tuple(flat[ends[i] : ends[i + 1]])
-    return HotTail(counters, seqs, taken[where], details, live), warnings
+    return HotTail(counters, seqs, rows, details, live), warnings
+
+
+def _committed(
+    view: mmap.mmap | bytes, rows_there: int, capacity: int, sealed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+    """(seqs, rows) that are there, in seq order, of a ring that may be written meanwhile.
+
+    Mark, row, mark: a row whose slot is cleared or used again while it is copied is not taken (it has been sealed).
+    A row that was written behind the copying hand, while later ones lay before it, is missing among them: those are
+    looked at again, and what is missing then is sealed, or was never written.
+    """
+    ring = np.frombuffer(view, ROW_DTYPE, rows_there, HEADER_BYTES)
+    marks = ring["mark"].copy()
+    rows = ring.copy()
+    good = (marks == ring["mark"]) & (marks > 0) & ((marks - 1) % capacity == np.arange(rows_there))
+    where = np.flatnonzero(good)
+    where = where[np.argsort(marks[where], kind="stable")]
+    seqs, rows = marks[where] - 1, rows[where]
+    for _ in range(_LOOKS):
+        first = min(sealed, int(seqs[0])) if len(seqs) else 0  # rows before `sealed` were in segments at the start
+        if not len(seqs) or not len(seqs) < int(seqs[-1]) + 1 - first <= 2 * capacity:
+            break
+        absent = np.setdiff1d(np.arange(first, int(seqs[-1]) + 1), seqs, assume_unique=True)
+        absent = absent[absent % capacity < rows_there]
+        slots = absent % capacity
+        again = ring[slots]
+        there = (again["mark"] == absent + 1) & (ring["mark"][slots] == absent + 1)
+        if not there.any():
+            break
+        seqs, rows = np.concatenate([seqs, absent[there]]), np.concatenate([rows, again[there]])
+        order = np.argsort(seqs, kind="stable")
+        seqs, rows = seqs[order], rows[order]
+    del ring
+    return seqs, rows
 
 
 def hot_image(tail: HotTail) -> bytes:

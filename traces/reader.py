@@ -6,7 +6,6 @@ Whatever is whole is used. What is torn, flipped or missing becomes a gap in `se
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.errors import MissingDependency, UsageError
+from kvscope.errors import UsageError
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.fold import BlockFold
+from kvscope.traces.frames import frame_of
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.loaded import Loaded
 from kvscope.traces.manifest import count_of, load_manifest
@@ -98,6 +98,11 @@ class TraceReader:
         """How many rows there are."""
         self._settle()
         return self._sealed.rows + len(self._tail)
+
+    @property
+    def long(self) -> bool:
+        """Whether there are more rows than are decoded whole as soon as anything is asked."""
+        return self._sealed.rows > SETTLED_ROWS
 
     @property
     def missing(self) -> int:
@@ -254,18 +259,8 @@ class TraceReader:
         return self.where("block", block, until)
 
     def frame(self, names: Sequence[str] = (), lo: int = 0, hi: int | None = None, *, library: str = "polars") -> Any:
-        """Rows lo .. hi - 1 as a polars or pandas DataFrame: `seq` and the columns named, or all.
-
-        Raises:
-            MissingDependency: the library is not installed. UsageError: it is neither of the two.
-        """
-        if library not in ("polars", "pandas"):
-            raise UsageError(f"a frame is of polars or of pandas, got {library!r}")
-        try:
-            frames = importlib.import_module(library)
-        except ImportError:
-            raise MissingDependency(f"{library} is not installed: pip install {library}") from None
-        return frames.DataFrame(self.columns(("seq", *(names or EVENT_DTYPE.names or ())), lo, hi))
+        """Rows lo .. hi - 1 as a polars or pandas DataFrame: `seq` and the columns named, or all."""
+        return frame_of(self.columns(("seq", *(names or EVENT_DTYPE.names or ())), lo, hi), library)
 
     def row_of(self, seq: int) -> int:
         """How many rows have a number of at most `seq`: its row is the one before, if it is there."""
@@ -283,8 +278,7 @@ class TraceReader:
 
     def fold_at(self, seq: int) -> BlockFold:
         """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
-        keep = self.clean and self._sealed.rows > SETTLED_ROWS
-        return self._seeker.fold(self.row_of(seq), BlockFold(self.num_blocks), keep)
+        return self._seeker.fold(self.row_of(seq), BlockFold(self.num_blocks), self.clean and self.long)
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""
@@ -335,7 +329,7 @@ class TraceReader:
 
     def _settle(self) -> None:
         """Decode a short trace as soon as anything is asked of it, so that all its damage is known."""
-        if self._sealed.rows <= SETTLED_ROWS:
+        if not self.long:
             self._load()
 
     def _load(self) -> Loaded:

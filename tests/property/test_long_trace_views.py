@@ -272,13 +272,13 @@ def test_holders_and_tables_by_column_are_those_of_all_rows(
     monkeypatch.setattr(reader, "SETTLED_ROWS", settled)
     path, memory = recorded
     trace = open_trace(path)
-    for seq in range(0, len(memory.events), 171):
+    for seq in range(40, len(memory.events), 977):
         tables = tables_at(memory, seq)
-        for block in range(24):
+        for block in range(0, 24, 5):
             assert [replace(h, slot_lo=0, slot_hi=0) for h in holders(trace, block, seq)] == [
                 replace(h, slot_lo=0, slot_hi=0) for h in holders(memory, block, seq)
             ]
-        for seq_id in range(seq // 10):
+        for seq_id in [*list(tables)[:4], 0, 10**6]:
             assert sequence_blocks(trace, seq_id, seq) == tables.get(seq_id, []) == sequence_blocks(memory, seq_id, seq)
     seqs, rows = trace.history(3)
     np.testing.assert_array_equal(seqs, np.flatnonzero(memory.events["block"] == 3))

