@@ -158,15 +158,9 @@ class Recorder(RowWriter):
         """Take up numbers, names and clock where the writer before has left them."""
         self._next = self._sealed = self._sealing = left.end
         self.dropped, self.clipped = left.dropped, left.clipped
-        anchor = left.manifest.get("clock")
-        wall = anchor.get("wall_ns") if isinstance(anchor, dict) else None
-        if type(wall) is int:
-            # Times go on by the wall clock, and never back.
-            passed = max(self._manifest["clock"]["wall_ns"] - wall, left.t_ns)
-            self._clock_start -= passed
-            self._manifest["clock"] = anchor
+        self._clock_start -= left.passed_ns(self._manifest["clock"]["wall_ns"])
         self._t = self._clock() - self._clock_start
-        self._manifest["meta"] = left.manifest.get("meta")
+        self._manifest |= {name: left.manifest[name] for name in ("clock", "meta") if name in left.manifest}
         self._site_list, self._actor_list = left.sites, left.actors
         self._site_numbers = {site.frames: number for number, site in enumerate(left.sites) if number}
         self._actor_numbers = {name: number for number, name in enumerate(left.actors) if number}

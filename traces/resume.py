@@ -37,6 +37,12 @@ class Left(NamedTuple):
     dropped: int
     clipped: int
 
+    def passed_ns(self, wall_ns: int) -> int:
+        """How long ago the trace began, by the wall clock; times never go back, whatever that clock says."""
+        anchor = self.manifest.get("clock")
+        began = anchor.get("wall_ns") if isinstance(anchor, dict) else None
+        return max(wall_ns - began if type(began) is int else 0, self.t_ns)
+
 
 def take_over(path: Path, pool: PoolFacts, pwrite: PWrite) -> Left:
     """Seal what lies in the hot tail of a trace that has no writer any more, and take the hot tail away.

@@ -282,7 +282,7 @@ def test_holders_and_tables_by_column_are_those_of_all_rows(
             assert sequence_blocks(trace, seq_id, seq) == tables.get(seq_id, []) == sequence_blocks(memory, seq_id, seq)
     seqs, rows = trace.history(3)
     np.testing.assert_array_equal(seqs, np.flatnonzero(memory.events["block"] == 3))
-    np.testing.assert_array_equal(rows, memory.events[seqs])
+    np.testing.assert_array_equal(rows, trace.events[seqs])
     for block in (-1, 24):
         with pytest.raises(UsageError, match="does not exist"):
             holders(trace, block, 900)
