@@ -221,6 +221,8 @@ def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
         "refusals": _total(s.refusals),
         "oom_events": int(np.count_nonzero((events["kind"] == Kind.REFUSED) & (events["reason"] == Reason.NO_BLOCKS))),
         "evictions": _total(s.evictions),
+        "swapped_out_blocks": int(np.count_nonzero(events["kind"] == Kind.SWAP_OUT)),
+        "swapped_in_blocks": int(np.count_nonzero(events["kind"] == Kind.SWAP_IN)),
         "prefix_hit_tokens": _total(s.prefix_hit_tokens),
         "prefix_query_tokens": _total(s.prefix_query_tokens),
         "prefix_hit_rate": _last(s.prefix_hit_rate),

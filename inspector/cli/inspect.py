@@ -120,6 +120,9 @@ def _counts(table: Table, m: dict[str, Any]) -> None:
     tokens = f"{m['prefix_hit_tokens']:,} of {m['prefix_query_tokens']:,} prompt tokens"
     table.add_row("prefix hit rate", percent(m["prefix_hit_rate"]), "", tokens)
     table.add_row("evictions", number(m["evictions"]), "", "")
+    if m["swapped_out_blocks"]:
+        table.add_row("blocks swapped out", number(m["swapped_out_blocks"]), "", "")
+        table.add_row("blocks swapped in", number(m["swapped_in_blocks"]), "", "")
     table.add_row("preemptions", number(m["preemptions"]), "", "")
     table.add_row("refusals", number(m["refusals"]), "", f"{m['oom_events']} for want of blocks")
 

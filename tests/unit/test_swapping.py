@@ -9,6 +9,7 @@ from kvscope.engine.host_tier import HostTier
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.inspector.findings import check
+from kvscope.inspector.measures import summary
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason
 
@@ -81,6 +82,8 @@ def test_the_events_say_where_each_block_went() -> None:
         tier, lease = sink.detail(i) or (0, -1)
         assert tier == 1
         assert lease in leases
+    measured = summary(sink)
+    assert (measured["swapped_out_blocks"], measured["swapped_in_blocks"]) == (2, 2)
     preempt = sink.events[sink.events["kind"] == Kind.PREEMPT][0]
     assert (preempt["reason"], preempt["aux"]) == (Reason.SWAPPED, 6)
 
