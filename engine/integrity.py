@@ -19,8 +19,10 @@ _HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
 
 def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, ...]:
     """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
-    entries = sum(len(row.blocks) - row.first for row in tables.values())
-    digest = sum(row.table_digest() for row in tables.values())
+    entries = digest = 0
+    for row in tables.values():
+        entries += len(row.blocks) - row.first
+        digest += row.digest if row.digested == len(row.blocks) else row.table_digest()
     return (*pool.counts().values(), entries, to_signed(digest))
 
 

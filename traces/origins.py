@@ -23,6 +23,7 @@ MAX_ACTORS = 1 << 8
 
 # The part of a row that changes with the operation, packed once for all its rows: step, site, actor, tier.
 ORIGIN = struct.Struct("<iHBB")
+_STEP, _PLACE = struct.Struct("<i"), struct.Struct("<HBB")
 
 
 class Origins:
@@ -34,7 +35,18 @@ class Origins:
     """
 
     # What each row reads lies in slots: an instance with more than 30 attributes loses CPython's fast path to them.
-    __slots__ = ("__dict__", "__weakref__", "_clock", "_clock_start", "_local", "_origin", "_shallow", "_skipped", "_t")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_clock",
+        "_clock_start",
+        "_lead",
+        "_local",
+        "_origin",
+        "_shallow",
+        "_skipped",
+        "_t",
+    )
 
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
         if record not in STACK_DEPTH:
@@ -55,7 +67,8 @@ class Origins:
         # a place within it, unlike any other. `_pinned` keeps these objects alive: no address is used twice.
         self._site_cache: dict[Any, int] = {}
         self._pinned: dict[int, Any] = {}
-        # Per thread, `known`: call site -> packed origin for the current step; renewed whenever the step changes.
+        self._lead = _STEP.pack(-1)  # the step, as it stands in front of an origin
+        # Per thread, `known`: call site -> the rest of the packed origin, behind the step.
         # (Not keyed by thread ident: idents are used again when a thread has ended.)
         self._local = threading.local()
         self._skipped: set[str] = set()
@@ -71,8 +84,8 @@ class Origins:
         if value == self._step:
             return
         self._step = value
-        self._local = threading.local()
-        self._origin = ORIGIN.pack(value, *ORIGIN.unpack(self._origin)[1:])
+        self._lead = _STEP.pack(value)
+        self._origin = self._lead + self._origin[_STEP.size :]
 
     def skip_frames(self, files: Iterable[str]) -> None:
         """Never name these files (a pool's own modules) as the call site of an operation."""
@@ -89,11 +102,11 @@ class Origins:
             frame = frame.f_back
         if self._shallow and frame is not None:
             try:
-                self._origin = self._local.known[id(frame.f_code) + frame.f_lasti]
+                self._origin = self._lead + self._local.known[id(frame.f_code) + frame.f_lasti]
                 return
             except (AttributeError, KeyError):
                 pass
-        self._origin = self._locate(frame)
+        self._origin = self._lead + self._locate(frame)
 
     def begin_at(self, t_ns: int, site: int = 0, actor: int = 0, tier: int = 0) -> None:
         """Start an operation whose moment and origin are known (an import, a replay, a device stream).
@@ -134,7 +147,7 @@ class Origins:
         return number
 
     def _locate(self, frame: FrameType | None) -> bytes:
-        """The packed origin of a call from `frame` in this thread, the long way; fills the cache."""
+        """Site, actor and tier of a call from `frame` in this thread, packed, the long way; fills the cache."""
         stack: list[FrameType] = []
         while frame is not None and len(stack) < self._depth:
             stack.append(frame)
@@ -150,7 +163,7 @@ class Origins:
                 if len(self._site_cache) < 4 * MAX_SITES:
                     self._pinned.update((id(f.f_code), f.f_code) for f in stack)
                     self._site_cache[key] = site
-            origin = ORIGIN.pack(self._step, site, self.intern_actor(threading.current_thread().name), 0)
+            origin = _PLACE.pack(site, self.intern_actor(threading.current_thread().name), 0)
             if key in self._site_cache:
                 known[key] = origin
         return origin
