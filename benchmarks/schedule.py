@@ -23,7 +23,7 @@ from kvscope.engine.sequence import Request, SamplingParams, Sequence
 FEW, MANY, VERY_MANY = 20, 2_000, 20_000
 RUNNING, PROMPT, BLOCK = 64, 64, 16
 ROUNDS, CALLS = 5, 40
-FLAT = 1.5  # gate: what a call at MANY may cost beside one at FEW
+FLAT = 2.0  # gate: what a call at MANY may cost beside one at FEW; a queue that is walked costs a hundred times as much
 
 
 class Load:
