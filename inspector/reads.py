@@ -88,7 +88,7 @@ class _Replay:
         self.copies: dict[int, tuple[int, int]] = {}  # target -> source, slots
         self.host: dict[int, IntArray] = {}
         self.parked: dict[tuple[int, int], IntArray] = {}
-        self.words = {kind: details_map(trace, kind) for kind in (Kind.PUBLISH, Kind.HIT, Kind.COW)}
+        self.words = {kind: details_map(trace, kind) for kind in (Kind.PUBLISH, Kind.HIT, Kind.COW, Kind.SWAP_OUT)}
         self.reads = Reads({}, {}, 0, False)
 
     def lose(self) -> None:
@@ -216,7 +216,9 @@ class _Replay:
     ) -> None:
         table, place = self.tables.get(seq_id), self._place(lblock)
         if block >= 0 and table is not None and lblock >= 0 and place.stop <= len(table.counts_on):
-            self.host.setdefault(aux, self.landed[self._slots(block)].copy())
+            _, lease = (self.words[Kind.SWAP_OUT].get(row_seq(self.trace, row)) or (0, 0))[:2]
+            if lease >= 0 or aux not in self.host:  # lease -1: that slot of the host has these bytes already
+                self.host[aux] = self.landed[self._slots(block)].copy()
             self.parked[seq_id, lblock] = table.counts_on[place].copy()
 
     def _swap_in(

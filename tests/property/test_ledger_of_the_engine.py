@@ -13,6 +13,7 @@ from kvscope.engine.steps import Scheduled
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import COUNT_NAMES, series
+from kvscope.inspector.reads import reads_of
 from kvscope.inspector.state import holders, state_at, tables_at
 from kvscope.traces import Kind, MemoryRecorder, Reason
 
@@ -221,6 +222,7 @@ def test_legal_programs_are_clean_and_every_view_agrees(seed: int, elastic: bool
     trace, manager = program.recorder, program.manager
     result = check(trace)
     assert result.findings == (), (seed, result.findings[0])
+    assert reads_of(trace).damage == {}  # no step reads what was not written for it
     measured = series(trace)
     assert (sum(getattr(measured, name) for name in COUNT_NAMES) == measured.blocks).all()
     counts = manager.pool.counts()

@@ -126,7 +126,11 @@ def test_an_unknown_request_lists_the_known() -> None:
 def test_a_swapped_sequence_reads_what_went_out() -> None:
     trace = facts(HandTrace(num_blocks=4, block_size=2)).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
     trace.write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
-    trace.event(Kind.PREEMPT, seq_id=1).event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, aux=7)
+    trace.event(Kind.ALLOC, block=3, gen=1, seq_id=9, lblock=0).event(
+        Kind.SWAP_OUT, block=3, gen=1, seq_id=9, lblock=0, aux=7, details=(1, 4)
+    )  # what the host slot held before
+    trace.event(Kind.PREEMPT, seq_id=1)
+    trace.event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, aux=7, details=(1, 5))
     trace.release(0, seq_id=1).free(0).event(Kind.RESUME, seq_id=1).alloc(1, seq_id=1)
     trace.event(Kind.SWAP_IN, block=1, gen=1, seq_id=1, lblock=0, aux=7).begin((1, 2, 2, [(1, 1)])).end()
     assert reads_of(trace).damage == {}
