@@ -127,7 +127,7 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     Args:
         blocks: only these neighbouring blocks, where a few will do.
     """
-    if getattr(trace, "long", False):  # a reader, and too long to look at every row: by its keyframes
+    if getattr(trace, "folded", False):  # a reader: too long to look at every row, or its first rows were let go
         return _pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
     trace = frozen(trace)
     rows = rows_until(trace, seq)

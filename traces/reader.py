@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kvscope.errors import UsageError
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.fold import BlockFold
+from kvscope.traces.folder import BASE
 from kvscope.traces.frames import frame_of
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.loaded import Loaded
@@ -103,6 +104,11 @@ class TraceReader:
     def long(self) -> bool:
         """Whether there are more rows than are decoded whole as soon as anything is asked."""
         return self._sealed.rows > SETTLED_ROWS
+
+    @property
+    def folded(self) -> bool:
+        """Whether the pool at an event is not to be had from the rows alone, or not from all of them: see `fold_at`."""
+        return self.long or self._place.has(BASE)
 
     @property
     def missing(self) -> int:
