@@ -273,6 +273,7 @@ class CountedRun:
         self._prefilling.append(sequence)
         if sequence.order == NEVER:  # its first admission
             self.tally.prompt_tokens += sequence.length
+            self.tally.prompt_blocks += -(-sequence.length // self.space.block_size)
         sequence.region, sequence.order, self._order = region, self._order, self._order + 1
         self._holes = None
 

@@ -214,6 +214,7 @@ class DrivenRun:
         if not sequence.counted:
             sequence.counted = True
             self.tally.prompt_tokens += len(sequence.request.prompt)
+            self.tally.prompt_blocks += -(-len(sequence.request.prompt) // self.manager.block_size)
             self.tally.hit_tokens += sequence.cached_tokens
 
     def _account(self, plan: StepPlan, time: int, preempted: bool) -> None:

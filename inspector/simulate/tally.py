@@ -35,6 +35,7 @@ class Tally:
     finished_held: int = 0
     output_tokens: int = 0
     prompt_tokens: int = 0  # of first admissions
+    prompt_blocks: int = 0
     hit_tokens: int = 0
     preemptions: int = 0
     recomputed: int = 0  # positions that preempted sequences lost
@@ -105,6 +106,7 @@ class Outcome:
     blocked_by_holes: float | None
     sharing_factor: float | None
     prefix_hit_rate: float | None
+    prefix_hit_rate_blocks: float | None
     prefix_hit_tokens: int
     cow_copies: int
     moves: int
@@ -150,7 +152,9 @@ def outcome(t: Tally, *, allocator: str, block_size: int, num_blocks: int, bytes
         tail_waste=None if reserves else waste, reservation_waste=waste if reserves else None,
         external_fragmentation=_ratio(t.holes, t.holes_time * 10**6), blocked=_ratio(t.blocked, t.busy),
         blocked_by_holes=_ratio(t.blocked_by_holes, t.busy), sharing_factor=_ratio(t.entries, t.held),
-        prefix_hit_rate=_ratio(t.hit_tokens, t.prompt_tokens) if shared else None, prefix_hit_tokens=t.hit_tokens,
+        prefix_hit_rate=_ratio(t.hit_tokens, t.prompt_tokens) if shared else None,
+        prefix_hit_rate_blocks=_ratio(t.hit_tokens // block_size, t.prompt_blocks) if shared else None,
+        prefix_hit_tokens=t.hit_tokens,
         cow_copies=0 if moves else t.copies, moves=t.copies if moves else 0,
         copied_bytes=t.copied * bytes_per_token, evictions=t.evictions, preemptions=t.preemptions,
         recomputed_tokens=t.recomputed, swapped_tokens=t.swapped, steps=t.steps, makespan_s=makespan / PS,
