@@ -53,7 +53,7 @@ class Job:
     prompts: list[list[int]]
     texts: list[str | None]
     params: SamplingParams
-    name: str
+    user: str
     id: str = ""
     created: int = 0
     streams: list[Stream] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Job:
         tokenizer = self.loop.engine.loaded.tokenizer
         try:
             for number, (prompt, text) in enumerate(zip(self.prompts, self.texts, strict=True)):
-                stream = await self.loop.submit(prompt, self.params, name=self.name, prompt_text=text)
+                stream = await self.loop.submit(prompt, self.params, user=self.user, prompt_text=text)
                 self.streams.append(stream)
                 for sample in range(self.params.n):
                     self.choices[number * self.params.n + sample] = _Choice(Answer(tokenizer, self.params.stop))
@@ -159,7 +159,7 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
         _known_ids(prompts, loop.engine.loaded.config.vocab_size)
         params = asked.params(_limit(16 if asked.max_tokens is None else asked.max_tokens, max_tokens), asked.logprobs)
         texts = [p if isinstance(p, str) else None for p in asked.prompts]
-        job = Job(loop, CompletionShape(), model, prompts, texts, params, _name(asked.user))
+        job = Job(loop, CompletionShape(), model, prompts, texts, params, asked.user or "")
         return await _reply(job, request, stream=bool(asked.stream), with_usage=asked.with_usage, run_id=run_id)
 
     @router.post("/v1/chat/completions", response_model=None)
@@ -176,7 +176,7 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
         wanted = asked.max_completion_tokens if asked.max_tokens is None else asked.max_tokens
         count = _limit(min(room, max_tokens) if wanted is None else wanted, max_tokens)
         params = asked.params(count, asked.wanted_logprobs())
-        job = Job(loop, ChatShape(), model, [prompt], [text], params, _name(asked.user))
+        job = Job(loop, ChatShape(), model, [prompt], [text], params, asked.user or "")
         return await _reply(job, request, stream=bool(asked.stream), with_usage=asked.with_usage, run_id=run_id)
 
     return router
@@ -270,7 +270,3 @@ def _limit(wanted: int, most: int) -> int:
     if wanted > most:
         raise UsageError(f"max_tokens is {wanted:,}: this server gives at most {most:,}; ask for less")
     return wanted
-
-
-def _name(user: str | None) -> str:
-    return "" if user is None else f"user {user}"[:64]

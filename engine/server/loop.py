@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class _Submit:
     prompt: list[int]
     params: SamplingParams
-    name: str
+    user: str
     text: str | None
     stream: Stream
     accepted: Future[int] = field(default_factory=Future)
@@ -117,7 +117,7 @@ class EngineLoop:
         self._thread.start()
         return self
 
-    async def submit(self, prompt: list[int], params: SamplingParams, *, name: str = "",
+    async def submit(self, prompt: list[int], params: SamplingParams, *, user: str = "",
                      prompt_text: str | None = None) -> Stream:  # fmt: skip
         """Queue a request; returns when the engine has taken it.
 
@@ -132,7 +132,7 @@ class EngineLoop:
         if not self._places.acquire(blocking=False):
             raise Busy(f"{self.max_requests} requests are queued or running, the most at once: try again later")
         stream = Stream(params.n)
-        command = _Submit(prompt, params, name, prompt_text, stream)
+        command = _Submit(prompt, params, user, prompt_text, stream)
         with self._lock:
             self._live += 1
         self._inbox.put(command)
@@ -230,7 +230,9 @@ class EngineLoop:
                 raise EngineFailed(self.failed)
             sink = self.engine.sink
             command.stream.seq = -1 if sink is None else sink.next_seq
-            number = self.engine.submit(command.prompt, command.params, name=command.name, prompt_text=command.text)
+            name = f"user {command.user}"[:64] if command.user else ""
+            number = self.engine.submit(command.prompt, command.params, name=name, prompt_text=command.text,
+                                        user=command.user)  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
             command.accepted.set_exception(error)
             return

@@ -28,6 +28,11 @@ def serve(
     kv_memory: Annotated[str | None, typer.Option(help="Pool size in bytes instead, such as 512MiB.")] = None,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
     max_batched_tokens: Annotated[int, typer.Option(help="Positions computed per step.")] = 512,
+    policy: Annotated[str, typer.Option(help="Order of the queue: fcfs, or fair between users.")] = "fcfs",
+    preemption: Annotated[str, typer.Option(help="Who finds no block is computed again: recompute; or swap.")] = (
+        "recompute"
+    ),
+    swap_space: Annotated[str | None, typer.Option(help="Host memory for --preemption swap, such as 64MiB.")] = None,
     max_requests: Annotated[int, typer.Option(help="Requests queued and running; more get 429.")] = 256,
     max_tokens: Annotated[int, typer.Option(help="Tokens of one answer, at most.")] = 4096,
     max_body: Annotated[str, typer.Option(help="Size of a request, at most.")] = "4MiB",
@@ -49,9 +54,11 @@ def serve(
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sizing import parse_bytes
 
-    limits = SchedulerConfig(max_seqs=max_seqs, max_batched_tokens=max_batched_tokens)
-    pool = PoolOptions(block_size, num_blocks, kv_memory)
-    pool.check()
+    limits = SchedulerConfig(
+        max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, policy=policy, preemption=preemption
+    )
+    pool = PoolOptions(block_size, num_blocks, kv_memory, swap_space)
+    pool.check(swaps=preemption == "swap")
     if not 1 <= max_requests <= 1 << 16:
         raise UsageError(f"max-requests is {max_requests}: must be 1..{1 << 16}")
     body, token = parse_bytes(max_body), _token(token_file)
@@ -69,7 +76,7 @@ def serve(
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     config = EngineConfig(
         num_blocks=pool.blocks(loaded, dtype.itemsize, device), block_size=block_size, scheduler=limits,
-        record_text=record_text, dtype=dtype, device=device,
+        record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
     served = name or Path(model).name or model
     with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:

@@ -1,7 +1,7 @@
 """Counts and block times of a growing trace: each row is looked at once, however often somebody asks.
 
-Times are exact, over every block, where vLLM samples one block in a hundred: lifetime is from hand-out to FREE or
-SETTLE, idle from the last use of a cached block to its eviction, reuse gap between two uses of a block.
+Times are exact, over every block, where vLLM samples one block in a hundred; they mean what they mean in a summary
+(spans.block_times).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from kvscope.traces.schema import EventArray, Kind
 
 BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-_USES = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.WRITE)
 _NEVER = -1
 
 
@@ -50,7 +49,8 @@ class Counted:
         self.prompt_blocks = 0
         self.lifetime, self.idle_before_evict, self.reuse_gap = Histogram(), Histogram(), Histogram()
         self._born = np.full(num_blocks, _NEVER, np.int64)
-        self._used = np.full(num_blocks, _NEVER, np.int64)
+        self._taken = np.full(num_blocks, _NEVER, np.int64)
+        self._touched = np.full(num_blocks, _NEVER, np.int64)  # within the present life
 
     def add(self, events: EventArray) -> None:
         """Take in the next rows."""
@@ -70,34 +70,38 @@ class Counted:
         order = np.argsort(events["block"], kind="stable")
         rows = events[order]
         block, kind, when = rows["block"], rows["kind"], rows["t_ns"].astype(np.int64)
-        self.lifetime.add(self._since(self._born, block, when, kind == Kind.ALLOC,
-                                      (kind == Kind.FREE) | (kind == Kind.SETTLE)))  # fmt: skip
-        uses = np.isin(kind, _USES)
-        self.idle_before_evict.add(self._since(self._used, block, when, uses, kind == Kind.EVICT, keep=True))
-        self.reuse_gap.add(self._since(self._used, block, when, uses, uses))
-
-    def _since(self, known: npt.NDArray[np.int64], block: npt.NDArray[np.int32], when: npt.NDArray[np.int64],
-               starts: npt.NDArray[np.bool_], ends: npt.NDArray[np.bool_], *, keep: bool = False,
-               ) -> npt.NDArray[np.int64]:  # fmt: skip
-        """Time from the latest start before each end, per block; `known` has those of earlier rows and is updated.
-
-        Rows are sorted by block, then time. A block without a start yields nothing. keep: leave `known` as it is.
-        """
-        first = np.empty(len(block), bool)
-        first[0], first[1:] = True, block[1:] != block[:-1]
-        place = np.arange(len(block))
-        latest = np.maximum.accumulate(np.where(starts, place, _NEVER))
-        opened = np.maximum.accumulate(np.where(first, place, _NEVER))
-        before = np.concatenate(([_NEVER], latest[:-1]))
-        since = np.where(before >= opened, when[np.maximum(before, 0)], known[block])
-        durations = (when - since)[ends & (since != _NEVER)]
-        if not keep:
-            last = np.append(first[1:], True)
-            mine = last & (latest >= opened)
-            known[block[mine]] = when[latest[mine]]
-        return durations
+        alloc, touch = kind == Kind.ALLOC, (kind == Kind.SHARE) | (kind == Kind.HIT)
+        ends = (kind == Kind.FREE) | (kind == Kind.SETTLE)
+        self.lifetime.add(_since(self._born, block, when, alloc, ends))
+        self.idle_before_evict.add(_since(self._taken, block, when, alloc | touch, kind == Kind.EVICT))
+        born_anew = np.where(alloc, _NEVER, when)
+        self.reuse_gap.add(_since(self._touched, block, when, alloc | touch, touch, born_anew))
 
     def _grow(self, blocks: int) -> None:
         if blocks > len(self._born):
             more = np.full(blocks - len(self._born), _NEVER, np.int64)
-            self._born, self._used = np.concatenate([self._born, more]), np.concatenate([self._used, more])
+            self._born, self._taken, self._touched = (
+                np.concatenate([known, more]) for known in (self._born, self._taken, self._touched)
+            )
+
+
+def _since(known: npt.NDArray[np.int64], block: npt.NDArray[np.int32], when: npt.NDArray[np.int64],
+           starts: npt.NDArray[np.bool_], ends: npt.NDArray[np.bool_],
+           values: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:  # fmt: skip
+    """Time from the latest start before each end, per block; `known` has those of earlier rows and is updated.
+
+    Rows are sorted by block, then time. A block without a start yields nothing. values: the time each start stands
+    for where that is not its own; -1 undoes what was before.
+    """
+    values = when if values is None else values
+    first = np.empty(len(block), bool)
+    first[0], first[1:] = True, block[1:] != block[:-1]
+    place = np.arange(len(block))
+    latest = np.maximum.accumulate(np.where(starts, place, _NEVER))
+    opened = np.maximum.accumulate(np.where(first, place, _NEVER))
+    before = np.concatenate(([_NEVER], latest[:-1]))
+    since = np.where(before >= opened, values[np.maximum(before, 0)], known[block])
+    durations: npt.NDArray[np.int64] = (when - since)[ends & (since != _NEVER)]
+    mine = np.append(first[1:], True) & (latest >= opened)
+    known[block[mine]] = values[latest[mine]]
+    return durations

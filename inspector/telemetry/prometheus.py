@@ -128,9 +128,9 @@ def _events(counted: Counted) -> Iterator[Metric]:
         ("block_idle_before_evict_seconds", counted.idle_before_evict, "From last use to eviction."),
         ("block_reuse_gap_seconds", counted.reuse_gap, "Between two uses of a block."),
     ):
-        family = HistogramMetricFamily(f"kvscope_{name}", what)
-        family.add_metric([], histogram.cumulative(), histogram.total_s)
-        yield family
+        times = HistogramMetricFamily(f"kvscope_{name}", what)
+        times.add_metric([], histogram.cumulative(), histogram.total_s)
+        yield times
 
 
 def _gauge(name: str, what: str, value: float) -> Any:
