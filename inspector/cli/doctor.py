@@ -47,28 +47,20 @@ def _evidence(source: str, kv_memory: str, max_model_len: str | None, model: str
               limit: int | None) -> Evidence:  # fmt: skip
     """A trace is read; anything else is a workload, and simulated."""
     from kvscope.inspector.doctor import of_trace, of_workload
+    from kvscope.inspector.workloads.opening import is_trace, open_workload
 
-    path = Path(source)
-    if not source.startswith("gen:") and _is_trace(path):
+    if not source.startswith("gen:") and is_trace(Path(source)):
         from kvscope.traces import open_trace
 
-        return of_trace(open_trace(path))
+        return of_trace(open_trace(Path(source)))
     from kvscope.engine.sizing import parse_bytes
     from kvscope.inspector.shapes import model_shape, parse_tokens
     from kvscope.inspector.simulate import Settings
-    from kvscope.inspector.workloads import open_workload
 
     shape = model_shape(model)
     tokens = parse_tokens("max-model-len", max_model_len) if max_model_len else shape.max_model_len
     settings = Settings(parse_bytes(kv_memory), shape.bytes_per_token, tokens)
     return of_workload(open_workload(source, limit=limit), settings, block_size)
-
-
-def _is_trace(path: Path) -> bool:
-    """A folder, or a packed trace: a file that a workload reader would not take for text."""
-    if path.is_dir():
-        return True
-    return path.is_file() and ".kvtrace" in path.name
 
 
 def _show(console: Console, source: str, evidence: Evidence, found: Diagnosis) -> None:

@@ -29,7 +29,7 @@ def open_workload(source: str, *, limit: int | None = None, count_tokens: CountT
     """The requests of a file, a trace folder or a `gen:` spec, at most `limit` of them.
 
     Args:
-        source: a path, or `gen:...`.
+        source: a path (also of a trace, packed or not), or `gen:...`.
         limit: read the first so many requests only.
         count_tokens: the tokenizer's length of a text, for files that hold text; estimated without it.
 
@@ -41,7 +41,7 @@ def open_workload(source: str, *, limit: int | None = None, count_tokens: CountT
     if source.startswith("gen:"):
         return generate(source, limit)
     path = Path(source)
-    if path.is_dir():
+    if is_trace(path):
         from kvscope.traces import open_trace
 
         return from_trace(source, open_trace(path), limit)
@@ -58,6 +58,14 @@ def open_workload(source: str, *, limit: int | None = None, count_tokens: CountT
         raise UsageError(f"{source} is not UTF-8 text: no workload file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{source} is damaged: {error}") from None
+
+
+def is_trace(path: Path) -> bool:
+    """Whether this is a trace rather than a file of requests: a folder, or a packed one (a zip archive)."""
+    if not path.is_file():
+        return path.is_dir()
+    with open(open_regular(path.resolve()), "rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _lines(path: Path) -> Iterator[str]:

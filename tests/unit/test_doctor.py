@@ -16,7 +16,7 @@ from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.shapes import model_shape
 from kvscope.inspector.simulate import Settings
 from kvscope.inspector.workloads import open_workload
-from kvscope.traces import open_trace
+from kvscope.traces import open_trace, pack
 
 WELL = Evidence(
     source="trace", lengths=(600, 800, 1000), max_model_len=8192, num_blocks=1000, block_size=16,
@@ -132,6 +132,20 @@ def test_a_workload_is_simulated() -> None:
     layers = {layer.name: layer for layer in found.layers}
     assert layers["reservation waste"].value == pytest.approx(0.75, abs=0.03)
     assert found.benefit_ratio == pytest.approx(2048 / 570)
+
+
+def test_a_packed_trace_is_a_trace(
+    capsys: pytest.CaptureFixture[str], toy_traces: dict[str, Path], tmp_path: Path
+) -> None:
+    packed = tmp_path / "any name"
+    pack(toy_traces["clean"], packed)
+    answers = []
+    for source in (toy_traces["clean"], packed):
+        for command in ("doctor", "simulate"):
+            cli.run([command, str(source), "--json"])
+            answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[2]
+    assert answers[1]["workload"]["requests"] == answers[3]["workload"]["requests"] > 0
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], toy_traces: dict[str, Path]) -> None:
