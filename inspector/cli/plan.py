@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from kvscope.inspector.plan import BlockSize
     from kvscope.inspector.shapes import ModelShape
 
-app = typer.Typer(help="What reserving wastes, and what a pool or a card holds: arithmetic, no model.",
-                  no_args_is_help=True)  # fmt: skip
+app = typer.Typer(
+    help="What reserving wastes, and what a pool or a card holds: arithmetic, no model.\n\n"
+    "Example: kvscope plan waste --max-len 32k --lengths 2k,6k,16k,30k",
+    no_args_is_help=True,
+)
 
 Model = Annotated[str | None, typer.Option(help="A name such as llama-3-8b, or a folder with config.json.")]
 Layers = Annotated[int | None, typer.Option(help="In place of the model's.")]

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Tested elsewhere: `make` is what runs this; the dashboard and the server wait for Ctrl-C.
 ELSEWHERE = ("make ", "kvscope dashboard ", "kvscope serve ", "curl ")
-FOUND = {"kvscope check demo-out/missing-copy.kvtrace": 1}
+FOUND = {
+    "kvscope check demo-out/missing-copy.kvtrace": 1,
+    "kvscope explain demo-out/missing-copy.kvtrace --request story": 1,
+}
 
 
 def commands(page: Path) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from kvscope.benchmarks import articles
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
 from kvscope.inspector import plan
 from kvscope.inspector.shapes import model_shape
 
@@ -39,7 +40,7 @@ def test_equal_tokens_behind_a_difference_are_not_shared() -> None:
     manager = BlockManager(16, 4)
     manager.admit(0, list(range(12)))
     manager.write(0, 0, 12)
-    manager.begin_step([])
+    manager.begin_step([Scheduled(0, 0, 12)])
     manager.end_step()
     # Equal at positions 4-11, different at 0: not one block is common. Different at 4: the first block is.
     assert manager.probe([99, *range(1, 12)]).cached_tokens == 0

@@ -134,8 +134,8 @@ def test_a_reader_follows_a_living_writer(tmp_path: Path, sealing: str) -> None:
     assert seen >= 30_000
     np.testing.assert_array_equal(first, kept)  # what was handed out does not change
     assert trace.warnings == []
+    assert trace.refresh() is False  # and sees that the writer, which may have been about to end, is gone
     assert not trace.live
-    assert trace.refresh() is False
 
 
 def test_a_living_writer_is_seen_and_protected(tmp_path: Path) -> None:
