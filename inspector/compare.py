@@ -25,11 +25,11 @@ MEASURES: tuple[tuple[str, tuple[str, ...], bool | None], ...] = (
     ("duration_s", ("duration_s",), True),
     ("finished", ("requests", "finished"), False),
     ("aborted", ("requests", "aborted"), True),
-    ("held_blocks_peak", ("held_blocks", "peak"), True),
-    ("held_blocks_mean", ("held_blocks", "mean"), True),
-    ("cached_mean", ("blocks", "cached", "mean"), None),
-    ("quarantined_mean", ("blocks", "quarantined", "mean"), True),
-    ("saved_blocks_mean", ("saved_blocks", "mean"), False),
+    ("held_slots_peak", ("held_blocks", "peak"), True),
+    ("held_slots_mean", ("held_blocks", "mean"), True),
+    ("cached_slots_mean", ("blocks", "cached", "mean"), None),
+    ("quarantined_slots_mean", ("blocks", "quarantined", "mean"), True),
+    ("saved_slots_mean", ("saved_blocks", "mean"), False),
     ("tail_waste", ("tail_waste", "mean"), True),
     ("reservation_waste", ("reservation_waste", "mean"), True),
     ("utilization", ("utilization", "mean"), False),
@@ -121,30 +121,38 @@ def compare(a: TraceLike, b: TraceLike) -> Comparison:
     """What changed from run `a` to run `b`."""
     first, second = summary(a), summary(b)
     changes = tuple(
-        Change(name, _at(first, path), _at(second, path), less)
+        Change(name, _at(first, path, "_slots_" in name), _at(second, path, "_slots_" in name), less)
         for name, path, less in MEASURES
         if _at(first, path) is not None or _at(second, path) is not None
     )
     ours, theirs = _requests(a), _requests(b)
-    both = [name for name in ours if name in theirs]
+    known = [name for name in ours if name in theirs]
+    both = [name for name in known if ours[name]["prompt"] == theirs[name]["prompt"]]
+    notes = _notes(first, second, a, b)
+    if len(both) < len(known):
+        notes.append(f"{len(known) - len(both)} requests of one name have prompts of different lengths: not compared")
     times = tuple(_paired(name, [ours[key][name] for key in both], [theirs[key][name] for key in both])
                   for name in TIMES) if both else ()  # fmt: skip
     only_a, only_b = (
         tuple(key for key in mine if key not in other) for mine, other in ((ours, theirs), (theirs, ours))
     )
-    return Comparison(changes, times, only_a, only_b, tuple(_notes(first, second, a, b)))
+    return Comparison(changes, times, only_a, only_b, tuple(notes))
 
 
-def _at(measured: Any, path: tuple[str, ...]) -> float | None:
+def _at(summed: dict[str, Any], path: tuple[str, ...], slots: bool = False) -> float | None:
+    """A measure of a summary; blocks as slots, which are the same whatever the block size is."""
+    measured: Any = summed
     for key in path:
         if not isinstance(measured, dict):
             return None
         measured = measured.get(key)
-    return None if measured is None or isinstance(measured, dict) else float(measured)
+    if measured is None or isinstance(measured, dict):
+        return None
+    return float(measured) * (summed["geometry"]["block_size"] if slots else 1)
 
 
 def _requests(trace: TraceLike) -> dict[str, dict[str, float]]:
-    """Times of each sequence that ended, in seconds, by its name."""
+    """Times of each sequence that ended, in seconds, and its prompt's tokens, by its name."""
     found: dict[str, dict[str, float]] = {}
     for lane in lanes(trace, held=False):
         if lane.bars and lane.outcome == "finish":
@@ -160,7 +168,8 @@ def _times(lane: Lane) -> dict[str, float]:
     start, end = lane.bars[0].t0_ns, lane.bars[-1].t1_ns
     decode = next((bar.t0_ns for bar in lane.bars if bar.phase == "decode"), end)
     return {"queued_s": spent("queued"), "first_token_s": (decode - start) * 1e-9,
-            "duration_s": (end - start) * 1e-9, "preempted_s": spent("preempted")}  # fmt: skip
+            "duration_s": (end - start) * 1e-9, "preempted_s": spent("preempted"),
+            "prompt": float(lane.prompt_tokens)}  # fmt: skip
 
 
 def _paired(name: str, a: list[float], b: list[float]) -> Paired:

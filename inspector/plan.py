@@ -219,7 +219,9 @@ def sharing(shape: ModelShape, prefix: int, sequences: int, tail: int, block_siz
     half = samples and prefix % block_size > 0
     computed = prefix if samples else common * block_size
     saved = apart - together
-    if not saved:
+    if sequences == 1:
+        worth = "no: there is one sequence, and nobody to share with"
+    elif not saved:
         worth = f"no: a prefix below one block of {block_size} slots is never shared, and nothing else is common"
     elif saved < 0.02 * apart:
         worth = f"hardly: it saves {saved / apart:.1%} of the blocks; the prefix is short beside what follows it"

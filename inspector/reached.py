@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvscope.errors import UsageError
 from kvscope.inspector.plan import capacity
 from kvscope.inspector.shapes import ModelShape
 from kvscope.inspector.simulate import Cell, Settings, simulate
@@ -24,26 +25,34 @@ class Cause:
 
 
 def reached(
-    kv_memory: int, shape: ModelShape, max_len: int, mean_len: int, block_size: int = 16, *, requests: int = 400,
-    allocator: str = "paged", max_seqs: int = 256,
+    kv_memory: int, shape: ModelShape, max_len: int, mean_len: int, block_size: int = 16, *,
+    requests: int | None = None, allocator: str = "paged",
 ) -> Iterator[Cause]:  # fmt: skip
     """Theory first, then what a simulated run reaches as reality comes in: growth and queue, spread, arrivals.
 
     A sequence holds less at its start than at its end, so a run of equal requests may hold more of them than theory.
+    The last row is demand that does not always fill the memory, rather than a loss.
+
+    Args:
+        requests: simulated; several times as many as fit when None, so that filling and draining weigh little.
 
     Raises:
-        UsageError: a size is out of its range.
+        UsageError: a size is out of its range, or the model has a sliding window, which a simulation does not know.
     """
+    if shape.window:
+        raise UsageError("a simulation does not know sliding windows: leave --reached out, or give --window 0")
     theory = capacity(kv_memory, shape, max_len, mean_len, block_size)
     before = float(theory.reserved if allocator == "reserved" else theory.paged)
     yield Cause("theory: memory over mean length", before, 0.0)
+    max_seqs = min(4096, max(256, 2 * int(before)))
+    requests = requests or min(40_000, max(1000, 12 * int(before)))
     prompt, output = max(1, int(mean_len * PROMPT_SHARE)), max(1, mean_len - int(mean_len * PROMPT_SHARE))
     spread = f"prompt=ln:{prompt}:{SIGMA},output=ln:{output}:{SIGMA}"
     at_once = f"gen:requests={requests},prompt={prompt},output={output}"
     steps = (
         ("all requests alike, all there at the start: scheduling", at_once, True),
         ("their lengths spread: long ones crowd short ones out", f"gen:requests={requests},{spread}", True),
-        ("they arrive as they are served: peaks and lulls", f"gen:requests={requests},{spread}", False),
+        ("they arrive as fast as they were served: lulls, not always full", f"gen:requests={requests},{spread}", False),
     )
     rate = 1.0
     for name, spec, together in steps:

@@ -113,7 +113,9 @@ def _empty(path: Path, overwrite: bool) -> None:
     if not any(name in (MANIFEST, HOT) for name in names):
         raise TraceError(f"cannot write a trace to {path}: the folder is not empty and holds no trace")
     if not overwrite:
-        raise TraceError(f"cannot write a trace to {path}: there is one already; choose another path or overwrite it")
+        raise TraceError(
+            f"cannot write a trace to {path}: there is one already; choose another path, or overwrite it (--overwrite)"
+        )
     if HOT in names:
         fd = open_regular(path / HOT)
         try:

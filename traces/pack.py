@@ -42,8 +42,12 @@ def pack(folder: str | Path, file: str | Path, *, overwrite: bool = False) -> Pa
     if isinstance(place, PackedPlace):
         raise TraceError(f"{folder} is packed already")
     load_manifest(place)
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(folder)):
+        raise TraceError(f"cannot pack into {target}: it lies in the trace itself; choose a place outside")
     if target.is_dir() or (os.path.lexists(target) and not overwrite):
-        raise TraceError(f"cannot pack into {target}: it is there already; choose another name or overwrite it")
+        raise TraceError(
+            f"cannot pack into {target}: it is there already; choose another name, or overwrite it (--overwrite)"
+        )
     with _written(target, folder) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, content in _contents(place):
             if isinstance(content, bytes):

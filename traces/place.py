@@ -218,6 +218,8 @@ class PackedPlace:
         """The end record stands at the very end, and the directory that it announces is small."""
         tail = os.pread(self._fd, _END.size + _LOCATOR_BYTES + _END64.size, max(0, size - 98))
         if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06" or tail[-2:] != b"\0\0":
+            if os.pread(self._fd, 4, 0) == b"PK\x03\x04":
+                raise TraceError(f"{self.path} is a packed trace that was cut short: its end is missing; copy it again")
             raise TraceError(f"{self.path} is not a trace folder, nor a packed trace")
         claimed = _END.unpack(tail[-_END.size :])[5]
         if len(tail) == 98 and tail[56:60] == b"PK\x06\x07":

@@ -44,6 +44,8 @@ class ServerConfig:
             raise UsageError(f"max_body is {self.max_body}: must be 1,024..{1 << 30:,} bytes")
         if not 0 < self.body_timeout_s <= 3600:
             raise UsageError(f"body_timeout_s is {self.body_timeout_s}: must be above 0, at most 3,600")
+        if not 0 <= self.grace_s <= 3600:
+            raise UsageError(f"grace is {self.grace_s}: must be 0..3,600 seconds")
         if not 1 <= self.max_tokens <= 1 << 20:
             raise UsageError(f"max_tokens is {self.max_tokens}: must be 1..{1 << 20}")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
@@ -105,6 +107,27 @@ def _information(loop: EngineLoop, model: str) -> APIRouter:
     return router
 
 
+_WANTED = {
+    "prompt": "wanted a text, a list of at most 64 texts, token ids, or lists of them",
+    "stop": "wanted a text, or at most 4 of them",
+    "messages": "wanted a list of {role, content}; content is a text, or parts of type text",
+}
+
+
+def _complaint(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """(one line, the field it is about) of what is wrong with a body."""
+    first = errors[0] if errors else {"loc": (), "msg": "the request is malformed", "type": ""}
+    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        return "the body is not JSON", None
+    if not path:
+        return "the body is not a JSON object: send one, with content-type: application/json", None
+    field = path[0]
+    if field in _WANTED and first["type"] != "missing":
+        return f"{field}: {_WANTED[field]}", field
+    return f"{'.'.join(path)}: {first['msg']}", field
+
+
 def _errors(app: FastAPI) -> None:
     """Every error in OpenAI's shape, one line, no traceback."""
 
@@ -116,10 +139,8 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, problem: RequestValidationError) -> JSONResponse:
-        first = problem.errors()[0] if problem.errors() else {"loc": (), "msg": "the request is malformed"}
-        where = ".".join(str(part) for part in first["loc"] if part != "body" and "[" not in str(part))
-        message = f"{where}: {first['msg']}" if where else str(first["msg"])
-        return JSONResponse(error(message, 400, param=where or None), status_code=400)
+        message, where = _complaint(problem.errors())
+        return JSONResponse(error(message, 400, param=where), status_code=400)
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, problem: HTTPException) -> JSONResponse:

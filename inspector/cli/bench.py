@@ -41,5 +41,5 @@ def bench(
     if name not in BENCHMARKS:
         raise UsageError(f"benchmark {name!r} is unknown: choose one of {', '.join(BENCHMARKS)}")
     # A process of its own: what this one has imported must not weigh on the figures.
-    command = [sys.executable, "-m", f"kvscope.benchmarks.{name}", *(["--json"] if as_json else [])]
+    command = [sys.executable, "-m", "kvscope.benchmarks", name, *(["--json"] if as_json else [])]
     raise typer.Exit(subprocess.run(command, check=False).returncode)

@@ -30,6 +30,10 @@ def dashboard(
 
     if trace is not None and not trace.exists():
         raise TraceError(f"{trace} does not exist: give a .kvtrace folder, or a folder of them")
+    if trace is not None and trace.is_file():
+        from kvscope.traces import open_trace
+
+        open_trace(trace)  # a packed one: what is wrong with it is said here, not in the browser
     status = serve(trace, port=port, host=host, seq=seq, block=block, on_ready=announce)
     raise typer.Exit(2 if status else 0)
 

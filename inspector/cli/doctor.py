@@ -74,6 +74,8 @@ def _show(console: Console, source: str, evidence: Evidence, found: Diagnosis) -
             f"limit {found.max_model_len:,} = {found.benefit_ratio:.1f} x the P50 length of {found.p50:,.0f} tokens: "
             f"paging [bold]{word}[/]" + (" (simulated)" if evidence.source == "workload" else "")
         )
+    for note in found.notes:
+        console.print(Text(f"note: the evidence is not complete: {note}", style="bold red"))
     console.print("\n[bold]Three layers, three cures[/]")
     for layer in found.layers:
         console.print(f"  {layer.name} [dim]({layer.cause})[/]: {layer.evidence}")

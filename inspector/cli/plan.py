@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,15 +126,17 @@ def card(
     shape = _shape(model, layers, kv_heads, head_dim, latent_dim, window, dtype, tensor_parallel)
     limit, mean = _tokens("max-len", max_len), _tokens("mean-len", mean_len)
     held, found = plan.pool(memory, shape, block_size), plan.capacity(memory, shape, limit, mean, block_size)
-    own = _lengths(lengths) if lengths else [mean]
-    sizes = plan.block_sizes(shape, own, mean=not lengths)
+    own = [mean] if lengths is None else _lengths(lengths)
+    if max(own) > limit:
+        raise UsageError(f"length {max(own):,} is above max-len {limit:,}: a request ends there")
+    sizes = plan.block_sizes(shape, own, mean=lengths is None)
     best, why = plan.recommend(sizes)
     points = plan.curve(memory, shape, limit, block_size)
     answer: dict[str, Any] = {
         "model": shape.name, "kv_memory": memory, "bytes_per_token": shape.bytes_per_token, "block_size": block_size,
         "block_bytes": held.block_bytes, "num_blocks": held.num_blocks, "max_len": limit, "mean_len": mean,
         "reserved_capacity": found.reserved, "paged_capacity": found.paged, "gain": found.gain,
-        "benefit_ratio": limit / sorted(own)[len(own) // 2],
+        "benefit_ratio": None if lengths is None else limit / median(own),
         "curve": [{"mean_len": c.mean_len, "reserved": c.reserved, "paged": c.paged, "gain": c.gain} for c in points],
         "block_sizes": [row.to_json() for row in sizes],
         "recommended_block_size": best.block_size, "because": why,
@@ -205,9 +208,9 @@ def _show_card(console: Console, shape: ModelShape, answer: dict[str, Any], size
         table.add_row(str(row.block_size), percent(row.tail_waste), number(row.entries), size(row.copy_bytes))
     console.print(table)
     console.print(f"block size {answer['recommended_block_size']}: {answer['because']}")
-    if answer["benefit_ratio"] < 1.25:
-        console.print("paging gains little here: lengths are near the limit (benefit ratio "
-                      f"{answer['benefit_ratio']:.2f} = max-len / P50 length)")  # fmt: skip
+    ratio = answer["benefit_ratio"] or answer["max_len"] / answer["mean_len"]
+    if ratio < 1.25:
+        console.print(f"paging gains little here: lengths are near the limit (max-len is {ratio:.2f} x them)")
     if "reached" in answer:
         table = _table("allocator", "at once", "lost", "with")
         for row in answer["reached"]:
@@ -248,7 +251,9 @@ def _memory(kv_memory: str | None, card: str | None, parts: dict[str, str | None
     from kvscope.engine.sizing import parse_bytes
 
     if (kv_memory is None) == (card is None):
-        raise UsageError("give either --kv-memory, or --card with --weights, --activations and --other")
+        raise UsageError(
+            "give either --kv-memory, or --card with what else is on it: --weights, --activations, --other"
+        )
     if kv_memory is not None:
         if given := [name for name, value in parts.items() if value is not None]:
             raise UsageError(f"--{given[0]} is a part of --card: leave it out with --kv-memory")

@@ -30,7 +30,7 @@ def query(
 ) -> None:
     """Ask a trace in SQL (DuckDB): tables events, details, sites, facts, blocks, sequences, findings.
 
-    Reads only; needs the extra `query` (pip install 'kvscope[query]').
+    Reads only; needs DuckDB (pip install duckdb).
 
     Example: kvscope query run.kvtrace "SELECT kind, count(*) FROM events GROUP BY kind ORDER BY 2 DESC"
     """

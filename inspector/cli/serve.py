@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +16,8 @@ from kvscope.inspector.cli._engine import PoolOptions, choose_device, load, reco
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from kvscope.engine.server.loop import EngineLoop
 
 
 def serve(
@@ -25,7 +29,9 @@ def serve(
     name: Annotated[str | None, typer.Option(help="The model's name for clients; MODEL's last part.")] = None,
     block_size: Annotated[int, typer.Option(help="Token slots per block.")] = 16,
     num_blocks: Annotated[int, typer.Option(help="Blocks in the pool.")] = 256,
-    kv_memory: Annotated[str | None, typer.Option(help="Pool size in bytes instead, such as 512MiB.")] = None,
+    kv_memory: Annotated[
+        str | None, typer.Option(help="Pool size instead, such as 512MiB, or 60% of what is free.")
+    ] = None,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
     max_batched_tokens: Annotated[int, typer.Option(help="Positions computed per step.")] = 512,
     policy: Annotated[str, typer.Option(help="Order of the queue: fcfs, or fair between users.")] = "fcfs",
@@ -54,6 +60,8 @@ def serve(
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sizing import parse_bytes
 
+    if policy == "priority":
+        raise UsageError("policy is 'priority': requests over HTTP have no priority; take fcfs or fair")
     limits = SchedulerConfig(
         max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, policy=policy, preemption=preemption
     )
@@ -89,24 +97,31 @@ def serve(
         if recorded is not None:
             say(f"  kvscope dashboard {recorded}")
         try:
-            _run(app, listener, grace)
+            _run(app, listener, loop, grace)
         finally:
             loop.stop(0)
     if recorded is not None:
         say(f"trace: {recorded}\n  kvscope check {recorded}")
 
 
-def _run(app: FastAPI, listener: socket.socket, grace: float) -> None:
-    """Serve until Ctrl-C or SIGTERM; the app's lifespan drains the engine."""
+def _run(app: FastAPI, listener: socket.socket, loop: EngineLoop, grace: float) -> None:
+    """Serve until Ctrl-C or SIGTERM; then running requests get `grace` seconds, and are told when they must end."""
     from uvicorn import Config, Server
+
+    class Draining(Server):
+        """Ends the engine's requests first: their connections then close by themselves."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            threading.Thread(target=loop.stop, args=(grace,), daemon=True).start()
+            super().handle_exit(sig, frame)
 
     # Having shut down, uvicorn raises the signal once more, for whoever handled it before: us, or the trace stays open.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    config = Config(app, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=max(1, int(grace)),
+    config = Config(app, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=int(grace) + 60,
                     h11_max_incomplete_event_size=1 << 16, server_header=False)  # fmt: skip
     try:
-        Server(config).run(sockets=[listener])
+        Draining(config).run(sockets=[listener])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,7 @@ def simulate(
     Example: kvscope simulate gen:requests=500,prompt=450,output=120 --max-model-len 2048 --block-size 8,16,32
     """
     from kvscope.engine.sizing import parse_bytes
-    from kvscope.inspector.shapes import ModelShape, model_shape, parse_tokens
+    from kvscope.inspector.shapes import model_shape, parse_tokens
     from kvscope.inspector.simulate import ServiceTime, Settings
     from kvscope.inspector.simulate import simulate as run
     from kvscope.inspector.simulate.parallel import simulate_side_by_side
@@ -73,7 +74,7 @@ def simulate(
     usual = (known.num_layers, known.num_kv_heads, known.head_dim)
     own = [theirs if mine is None else mine for mine, theirs in zip(given, usual, strict=True)]
     name = known.name if given == (None, None, None) else "own sizes"
-    shape = ModelShape(name, own[0], own[1], own[2], known.max_model_len, dtype_bytes)
+    shape = replace(known, name=name, num_layers=own[0], num_kv_heads=own[1], head_dim=own[2])
     settings = Settings(
         kv_memory=parse_bytes(kv_memory), bytes_per_token=shape.bytes_per_token,
         max_model_len=parse_tokens("max-model-len", max_model_len) if max_model_len else shape.max_model_len,

@@ -40,6 +40,7 @@ class Evidence:
     splits: tuple[Split, ...] | None  # None: no prompt text to look at
     throughput_gain: float | None  # tokens/s of the fuller half of the decode steps / of the emptier half
     batch_gain: float | None  # sequences per step, likewise
+    notes: tuple[str, ...] = ()  # what makes this less than complete
 
     @property
     def p50(self) -> float:
@@ -77,6 +78,7 @@ def of_trace(trace: TraceLike) -> Evidence:
         splits=tuple(splits(texts, trace.block_size)) if texts else None,
         throughput_gain=throughput,
         batch_gain=batch,
+        notes=tuple(trace.warnings),
     )
 
 

@@ -45,6 +45,7 @@ class Diagnosis:
     layers: tuple[Layer, ...]
     symptoms: tuple[Verdict, ...]
     does_not_pay: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()  # what makes the evidence less than complete
 
     @property
     def complaints(self) -> list[Verdict]:
@@ -59,7 +60,14 @@ def diagnose(e: Evidence) -> Diagnosis:
     """The diagnosis that this evidence supports."""
     ratio = e.benefit_ratio
     return Diagnosis(
-        ratio, e.p50, e.max_model_len, None if ratio is None else ratio >= PAYS, _layers(e), _symptoms(e), _cases(e)
+        ratio,
+        e.p50,
+        e.max_model_len,
+        None if ratio is None else ratio >= PAYS and e.p50 >= e.block_size,
+        _layers(e),
+        _symptoms(e),
+        _cases(e),
+        e.notes,
     )
 
 
@@ -112,7 +120,8 @@ def _short(e: Evidence) -> Verdict:
     tail = e.tail_waste or 0.0
     said = f"{tiny:.0%} of the sequences are below two blocks of {e.block_size}; tails waste {_percent(e.tail_waste)}"
     step = f"smaller blocks than {e.block_size} against tails, larger ones against table overhead: kvscope plan card"
-    return Verdict(name, title, tiny > 0.25 or tail > 0.3, "medium", said, step)
+    found = True if tiny > 0.25 or tail > 0.3 else None if e.tail_waste is None else False
+    return Verdict(name, title, found, "medium", said, step)
 
 
 def _apart(e: Evidence) -> Verdict:
@@ -158,7 +167,7 @@ def _cases(e: Evidence) -> tuple[Verdict, ...]:
                 f"from {PAYS} on paging is worth its tables"),
         Verdict("below-a-block", "requests are shorter than a block", below, "high",
                 f"P50 length {e.p50:,.0f}, block {e.block_size} slots", "take smaller blocks, or none"),
-        Verdict("one-at-a-time", "one request per card", e.peak_running <= 1, "high",
+        Verdict("one-at-a-time", "one request per card", e.peak_running == 1 if e.peak_running else None, "high",
                 f"at most {e.peak_running:,} ran at once", "sharing memory needs somebody to share with"),
         Verdict("no-paged-kernel", "there is no kernel that reads block tables", None, "low",
                 "a trace does not say which kernel ran", "kvscope bench kernels measures this machine's"),

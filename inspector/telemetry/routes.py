@@ -80,7 +80,8 @@ def debug_router(loop: EngineLoop, trace: Path | None) -> APIRouter:
         out = io.BytesIO()
         with pa.ipc.new_stream(out, table.schema) as writer:
             writer.write_table(table)
-        after = int(seqs[-1]) + 1 if len(seqs) else from_seq
+        end = int(opened.seqs[-1]) + 1 if len(opened.seqs) else 0
+        after = int(seqs[-1]) + 1 if len(seqs) else min(from_seq, end)
         return Response(out.getvalue(), media_type="application/vnd.apache.arrow.stream",
                         headers={"x-kvscope-next": str(after)})  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,12 +65,12 @@ def is_trace(path: Path) -> bool:
     """Whether this is a trace rather than a file of requests: a folder, or a packed one (a zip archive)."""
     if not path.is_file():
         return path.is_dir()
-    with open(open_regular(path.resolve()), "rb") as file:
+    with open(open_regular(Path(os.path.realpath(path))), "rb") as file:
         return file.read(2) == b"PK"
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with open(open_regular(path.resolve()), "rb") as file:
+    with open(open_regular(Path(os.path.realpath(path))), "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         with io.TextIOWrapper(gzip.open(file) if zipped else file, encoding="utf-8-sig", newline=None) as text:

@@ -48,6 +48,29 @@ def test_a_longer_queue_is_told_with_its_interval() -> None:
     assert times["preempted_s"].real is False
 
 
+def test_other_requests_of_the_same_name_are_not_compared() -> None:
+    other = run(150)
+    for fact in other.facts:
+        fact["prompt_tokens"] = 7
+    longer = HandTrace(num_blocks=16, facts=other.facts)
+    longer._rows, longer._seqs = (
+        [dict(row, aux=7) if row["kind"] == Kind.SUBMIT else row for row in other._rows],
+        other._seqs,
+    )
+    found = compare(run(100), longer)
+    assert found.times == ()
+    assert "8 requests of one name have prompts of different lengths" in found.notes[0]
+
+
+def test_blocks_are_compared_as_slots() -> None:
+    small, large = HandTrace(num_blocks=8, block_size=4), HandTrace(num_blocks=4, block_size=8)
+    for trace, blocks in ((small, 4), (large, 2)):
+        for block in range(blocks):
+            trace.alloc(block, seq_id=0)
+    changes = {change.name: change for change in compare(small, large).changes}
+    assert changes["held_slots_peak"].difference == 0
+
+
 def test_few_pairs_show_no_interval_and_strangers_are_named() -> None:
     found = compare(run(100, 4), run(150, 3))
     assert found.only_a == ("r3",)

@@ -67,6 +67,15 @@ def test_what_was_not_measured_is_not_judged() -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
+def test_lost_events_are_said() -> None:
+    found = diagnose(replace(WELL, notes=("60 events are missing",)))
+    assert found.to_json()["notes"] == ("60 events are missing",)
+
+
+def test_a_short_request_does_not_pay_however_large_the_limit_is() -> None:
+    assert diagnose(replace(WELL, lengths=(4, 5, 6))).pays is False
+
+
 # -- prompts that part early ------------------------------------------------------------------------------------------
 
 RULES = "You are a careful assistant of the harbour office. Answer in whole sentences and name the sources. " * 12
@@ -155,6 +164,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str], toy_traces: dict[str, P
     assert status == (1 if any(v["found"] for v in answer["symptoms"] + answer["does_not_pay"]) else 0)
     assert cli.run(["doctor", "gen:requests=20,prompt=500,output=100,rate=2", "--kv-memory", "8GiB"]) == 0
     assert "Three layers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["doctor", "simulate"])
+def test_a_link_to_itself_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert cli.run([command, str(tmp_path / "loop")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("source", ["nowhere.csv", "gen:color=1", "/dev/null"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def test_sharing_a_system_prompt_and_samples() -> None:
     samples = plan.sharing(LLAMA, 50, 8, 100, samples=True)
     assert (samples.blocks_shared, samples.copies) == (3 + 8 * (10 - 3), 7)
     assert plan.sharing(LLAMA, 10, 8, 100).worth.startswith("no")
+    assert "nobody" in plan.sharing(LLAMA, 2000, 1, 100).worth
     assert plan.sharing(LLAMA, 16, 2, 100_000).worth.startswith("hardly")
 
 
@@ -90,6 +92,14 @@ def test_sharing_a_system_prompt_and_samples() -> None:
 def test_latent_attention_keeps_one_vector(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask(capsys, "pool", "--memory", "64GiB", "--layers", 61, "--latent-dim", 576, "--dtype", "bf16")
     assert answer["bytes_per_token"] == 61 * 576 * 2
+
+
+def test_simulate_keeps_the_same_bytes_as_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"num_hidden_layers": 61, "num_attention_heads": 128, "hidden_size": 7168, "kv_lora_rank": 512,
+              "qk_rope_head_dim": 64}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert cli.run(["simulate", "gen:requests=3", "--allocator", "paged", "--model", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["bytes_per_token"] == 61 * 576 * 2
 
 
 def test_a_window_bounds_what_a_sequence_keeps() -> None:
@@ -156,6 +166,10 @@ def test_short_requests_want_small_blocks_and_long_ones_large() -> None:
 
 
 def test_the_gap_between_theory_and_reached_is_attributed() -> None:
+    with pytest.raises(UsageError, match="sliding windows"):
+        list(reached(8 * GIB, replace(LLAMA, window=64, window_layers=32), 8192, 2048))
+    many = list(reached(8 * GIB, LLAMA, 8192, 256, requests=2000))
+    assert many[1].concurrency > 0.9 * many[0].concurrency == 0.9 * 256, "no limit of its own is taken for scheduling"
     rows = list(reached(8 * GIB, LLAMA, 8192, 2048, requests=120))
     assert rows[0].concurrency == 32
     assert rows[-1].concurrency < rows[0].concurrency
@@ -183,6 +197,8 @@ def test_the_gap_between_theory_and_reached_is_attributed() -> None:
         ("pool --memory 1GiB --model smollm2 --layers 0", "num_layers is 0"),
         ("pool --memory 1GiB --model llama-3-8b --tensor-parallel 3", "do not divide over 3 ranks"),
         ("pool --memory 1GiB --model llama-3-8b --block-size 0", "block-size is 0"),
+        ("card --max-len 2k --mean-len 1k --model smollm2 --kv-memory 1GiB --lengths 4k", "length 4,096 is above"),
+        ("card --max-len 2k --mean-len 1k --model smollm2 --kv-memory 1GiB --lengths ,", "lengths is ''"),
         ("sharing --prefix 10 --sequences 0 --tail 5 --model smollm2", "sequences is 0"),
     ],
 )  # fmt: skip

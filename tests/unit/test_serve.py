@@ -166,7 +166,9 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
         ({"model": MODEL, "prompt": "x", "echo": True}, 400, "echo is not supported"),
         ({"model": MODEL, "prompt": [999_999]}, 400, "not in the vocabulary"),
         ({"model": MODEL, "prompt": [1] * 600}, 400, "the model's context is 512"),
-        ([1], 400, ""),
+        ({"model": MODEL, "prompt": "x", "stop": list("abcde")}, 400, "stop: wanted a text, or at most 4"),
+        ({"model": MODEL, "prompt": ["a", 5]}, 400, "prompt: wanted a text"),
+        ([1], 400, "not a JSON object"),
     ],
 )
 def test_bad_requests_are_told_why(base: str, body: Any, status: int, says: str) -> None:
@@ -185,6 +187,10 @@ def test_garbage_and_large_bodies(base: str) -> None:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n")
         assert b" 413 " in raw.recv(4096)
     assert httpx.get(f"{base}/nowhere").status_code == 404
+    plain = httpx.post(
+        f"{base}/v1/completions", content=b'{"model": "m", "prompt": "x"}', headers={"content-type": "text/plain"}
+    )
+    assert "application/json" in plain.json()["error"]["message"]
 
 
 def test_a_client_that_leaves_frees_its_blocks(base: str) -> None:
@@ -247,6 +253,8 @@ def test_debug_routes(base: str) -> None:
     table = pa.ipc.open_stream(io.BytesIO(reply.content)).read_all()
     assert table["seq"].to_pylist() == list(range(5, 15))
     assert reply.headers["x-kvscope-next"] == "15"
+    beyond = httpx.get(f"{base}/debug/kv/events", params={"from_seq": 10**9})
+    assert 15 < int(beyond.headers["x-kvscope-next"]) < 10**6
     assert httpx.get(f"{base}/debug/kv/findings").json()["findings"] == []
     assert httpx.get(f"{base}/debug/kv/blocks/0").json()[0]["block"] == 0
     assert httpx.get(f"{base}/debug/kv/blocks/64").status_code == 400
@@ -274,21 +282,26 @@ def test_shutdown_under_load_leaves_a_clean_trace(tiny_folder: Path, tmp_path: P
     with serving(tiny_folder, "--trace", "down.kvtrace", cwd=tmp_path) as (base, process):
         body = {"model": MODEL, "prompt": "the cat", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
-        def ask() -> None:
-            try:
-                with httpx.stream("POST", f"{base}/v1/completions", json=body, timeout=30) as reply:
-                    reply.read()
-            except httpx.HTTPError:
-                pass
+        told: list[Any] = []
 
-        threads = [threading.Thread(target=ask) for _ in range(6)]
+        def ask(number: int) -> None:
+            asked = {**body, "stream": number % 2 == 0, "n": 2}
+            reply = httpx.post(f"{base}/v1/completions", json=asked, timeout=60)
+            told.append((reply.status_code, reply.text))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) == 0
         for thread in threads:
             thread.join()
+    assert len(told) == 6
+    for status, text in told:  # finished within the grace, or told so in the usual shape
+        assert status in (200, 429, 503), text
+        assert "choices" in text or "shut" in text
+        assert "Traceback" not in text
     trace = open_trace(tmp_path / "down.kvtrace")
     assert trace.clean
     assert not check(trace).findings
@@ -308,7 +321,8 @@ def test_kill_under_load_leaves_a_readable_trace(tiny_folder: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--port", "99999"], "port is 99999"), (["--host", "no.such.host.invalid"], "cannot listen on"),
+    [(["--port", "99999"], "port is 99999"), (["--grace", "nan"], "grace is nan"), (["--grace", "-1"], "grace is -1"),
+     (["--policy", "priority"], "have no priority"), (["--host", "no.such.host.invalid"], "cannot listen on"),
      (["--max-requests", "0"], "max-requests is 0"), (["--token-file", "/dev/null"], "holds no token"),
      (["--max-body", "1B"], "max_body is 1"), (["--num-blocks", "0"], "num_blocks is 0")],
 )  # fmt: skip

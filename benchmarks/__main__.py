@@ -1,0 +1,29 @@
+"""Runs one benchmark as a program: `python -m kvscope.benchmarks NAME [ARGUMENTS]`; errors are one line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+
+def main() -> int:
+    name = sys.argv[1]
+    sys.argv = [f"kvscope bench {name}", *sys.argv[2:]]
+    try:
+        status = import_module(f"kvscope.benchmarks.{name}").main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"kvscope: error: {error.strerror or error}", file=sys.stderr)
+        return 2
+    return status or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""`kvscope bench` in a pipe that is closed, or interrupted: no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+START = [sys.executable, "-c", "from kvscope.inspector.cli import main; main()", "bench", "articles"]
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "kvscope.benchmarks", "articles", "--requests", "20"], stdout=writing,
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupt_is_one_line() -> None:
+    process = subprocess.Popen(START, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert err.count("\n") <= 1
