@@ -38,7 +38,7 @@ def simulate(
     kv_heads: Annotated[int | None, typer.Option(help="In place of the model's.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="In place of the model's.")] = None,
     dtype_bytes: Annotated[int, typer.Option(help="Bytes of one number of the cache.")] = 2,
-    sharing: Annotated[bool, typer.Option(help="Share equal prefixes and samples, where the pool is paged.")] = True,
+    sharing: Annotated[str, typer.Option(help="on or off: share equal prefixes and samples, in a paged pool.")] = "on",
     limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     at_once: Annotated[bool, typer.Option("--at-once", help="All requests are there at the start.")] = False,
     max_seqs: Annotated[int, typer.Option(help="Sequences that run at once, at most.")] = 256,
@@ -78,7 +78,7 @@ def simulate(
     settings = Settings(
         kv_memory=parse_bytes(kv_memory), bytes_per_token=shape.bytes_per_token,
         max_model_len=parse_tokens("max-model-len", max_model_len) if max_model_len else shape.max_model_len,
-        max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, watermark=watermark, sharing=sharing,
+        max_seqs=max_seqs, max_batched_tokens=max_batched_tokens, watermark=watermark, sharing=_is_on(sharing),
         at_once=at_once, service=ServiceTime.parse(step_time), policy=policy, preemption=preemption,
         swap_space=parse_bytes(swap_space) if swap_space is not None else 0,
     )  # fmt: skip
@@ -110,6 +110,12 @@ def simulate(
     show(Console(highlight=False), requests, shape, settings, rows)
     if trace is not None:
         say(f"trace: {trace}\n  kvscope dashboard {_folder(trace, cells[0], cells)}")
+
+
+def _is_on(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise UsageError(f"sharing is {text!r}: must be on or off")
+    return text == "on"
 
 
 def _cells(allocators: str, block_sizes: str) -> list[Cell]:

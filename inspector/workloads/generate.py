@@ -6,6 +6,7 @@
     requests  how many (default 100)          prompt, output  lengths in tokens (defaults 512 and 128)
     rate      arrivals per second, Poisson;   system  tokens of a system prompt in front of each prompt
               0, the default: all at once     groups  how many different system prompts there are (default 1)
+    beams     beams per request, counted as samples that are never reordered (default 0: none)
     samples   answers per request             seed    same seed, same workload
     users     u0, u1, ...: u0 sends half of   priorities  levels 0, 1, ..., drawn evenly (default 1)
               the requests (default 1)
@@ -25,7 +26,7 @@ from kvscope.errors import UsageError
 from kvscope.inspector.workloads.request import MAX_OUTPUT, MAX_PROMPT, MAX_SAMPLES, Rows, Workload
 
 DEFAULTS = {"requests": "100", "prompt": "512", "output": "128", "rate": "0", "system": "0", "groups": "1",
-            "samples": "1", "seed": "0", "users": "1", "priorities": "1"}  # fmt: skip
+            "samples": "1", "beams": "0", "seed": "0", "users": "1", "priorities": "1"}  # fmt: skip
 MAX_REQUESTS = 10_000_000
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 Length = Callable[[random.Random], int]
@@ -43,6 +44,9 @@ def generate(spec: str, limit: int | None = None) -> Workload:
     system = _integer("system", values["system"], 0, MAX_PROMPT)
     groups = _integer("groups", values["groups"], 1, MAX_REQUESTS)
     samples = _integer("samples", values["samples"], 1, MAX_SAMPLES)
+    beams = _integer("beams", values["beams"], 0, MAX_SAMPLES)
+    if beams and samples > 1:
+        raise UsageError(f"beams={beams} and samples={samples}: a request has one or the other")
     rate = _rate(values["rate"])
     seed = _integer("seed", values["seed"], 0, 1 << 63)
     users = _integer("users", values["users"], 1, 10_000)
@@ -55,9 +59,11 @@ def generate(spec: str, limit: int | None = None) -> Workload:
             break
         group = chance.randrange(groups)
         parts = [(group, system)] if system else []
-        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=samples, parts=parts,
+        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=beams or samples, parts=parts,
                  priority=who.randrange(levels), user=_user(who, users))  # fmt: skip
         seconds += chance.expovariate(rate) if rate else 0.0
+    if beams:
+        rows.workload.notes.append("beams are counted as samples: they share the prompt, and are never reordered")
     return rows.done()
 
 

@@ -102,6 +102,26 @@ def test_simulate_keeps_the_same_bytes_as_plan(tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["settings"]["bytes_per_token"] == 61 * 576 * 2
 
 
+def test_sharing_is_on_or_off_and_beams_share_their_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for sharing in ("on", "off"):
+        words = [
+            "simulate",
+            "gen:requests=4,prompt=500,output=40,beams=4",
+            "--allocator",
+            "paged",
+            "--sharing",
+            sharing,
+        ]
+        assert cli.run([*words, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        found[sharing] = answer["rows"][0]["sharing_factor"]
+        assert any("beams are counted as samples" in note for note in answer["workload"]["notes"])
+    assert found["on"] > 2 > found["off"] == 1
+    assert cli.run(["simulate", "gen:requests=4", "--sharing", "maybe"]) == 2
+    assert cli.run(["simulate", "gen:beams=2,samples=2"]) == 2
+
+
 def test_a_window_bounds_what_a_sequence_keeps() -> None:
     near = ModelShape("w", 2, 1, 64, 1 << 20, window=1024, window_layers=1)
     each = near.bytes_per_token_layer * 16
