@@ -59,8 +59,10 @@ def generate(spec: str, limit: int | None = None) -> Workload:
             break
         group = chance.randrange(groups)
         parts = [(group, system)] if system else []
-        rows.add(number + 1, int(seconds * 1e9), system + prompt(chance), output(chance),
-                 samples=beams or samples, parts=parts, priority=who.randrange(levels), user=_user(who, users))  # fmt: skip
+        rows.add(
+            number + 1, int(seconds * 1e9), system + prompt(chance), output(chance), samples=beams or samples,
+            parts=parts, priority=who.randrange(levels), user=_user(who, users),
+        )  # fmt: skip
         seconds += chance.expovariate(rate) if rate else 0.0
     if beams:
         rows.workload.notes.append("beams are counted as samples: they share the prompt, and are never reordered")
