@@ -67,6 +67,7 @@ def use(requests: int) -> list[dict[str, Any]]:
         row("450 + 120 of 2,048: used / held over time", paged.utilization or 0.0, "ratio", reserved.utilization, 3.0),
         row("450 + 120 of 2,048: used / held at the end of each", paged.utilization_at_finish or 0.0, "ratio",
             reserved.utilization_at_finish, 3.0),
+        row("450 + 120 of 2,048: the same, paged, of what can be used", paged.utilization or 0.0, "ratio", 1.0, 0.95),
         row("450 + 120 of 2,048: at once, mean", paged.concurrency_mean or 0.0, "sequences",
             reserved.concurrency_mean, 2.0),
     ]  # fmt: skip

@@ -200,6 +200,10 @@ def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
     s = measured if measured is not None else series(trace)
     events = trace.events
     seconds = (int(s.t_ns[-1]) - int(s.t_ns[0])) * 1e-9 if len(s) else 0.0
+    ratios = {name: _peak_mean_last(getattr(s, name), s.t_ns) for name in RATIO_NAMES}
+    allocator, reserved = _allocator(trace), None
+    if allocator == "reserved":  # what is empty was reserved: a matter of policy, not of the block size
+        reserved, ratios["tail_waste"] = ratios["tail_waste"]["mean"], dict.fromkeys(ratios["tail_waste"])
     return {
         "schema": "kvscope-summary/1",
         "events": len(s),
@@ -212,9 +216,10 @@ def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
         "table_entries": _peak_mean_last(s.table_entries, s.t_ns),
         "saved_blocks": _peak_mean_last(s.saved_blocks, s.t_ns),
         "saved_bytes": _peak_mean_last(s.saved_bytes, s.t_ns),
-        **{name: _peak_mean_last(getattr(s, name), s.t_ns) for name in RATIO_NAMES},
-        "reservation_waste": None,  # a paged pool reserves nothing
-        "external_fragmentation": 0.0,  # any free block serves any request
+        **ratios,
+        "reservation_waste": reserved,
+        # Any free block serves any request in a paged pool; a trace does not say which region another one has free.
+        "external_fragmentation": 0.0 if allocator == "paged" else None,
         "cow_copies": _total(s.cow_copies),
         "cow_bytes": _total(s.cow_bytes),
         "preemptions": _total(s.preemptions),
@@ -230,6 +235,11 @@ def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
         "benefit_ratio": benefit_ratio(trace),
         "health": _health(trace),
     }
+
+
+def _allocator(trace: TraceLike) -> str:
+    """Who gave the memory out: `paged`, unless the run says that it was simulated with another allocator."""
+    return next((str(f["allocator"]) for f in trace.facts if f.get("type") == "run" and f.get("allocator")), "paged")
 
 
 def _geometry(trace: TraceLike) -> dict[str, Any]:

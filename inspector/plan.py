@@ -141,14 +141,15 @@ class BlockSize:
 
     block_size: int
     tail_waste: float  # unfilled slots / slots of the blocks that hold all lengths
-    entries: float  # block table entries per sequence, mean; as many allocations, and gathers per attention read
+    entries: float  # block table entries per sequence, mean; as many allocations, and gathers in each attention read
     copy_bytes: int  # most that one copy-on-write moves
     shareable: int  # leading tokens of a common prefix that are shared, of `prefix` asked
 
     def to_json(self) -> dict[str, float]:
         return {
             "block_size": self.block_size, "tail_waste": self.tail_waste, "entries": self.entries,
-            "copy_bytes": self.copy_bytes, "shareable_tokens": self.shareable,
+            "allocations": self.entries, "gathers": self.entries, "copy_bytes": self.copy_bytes,
+            "shareable_tokens": self.shareable,
         }  # fmt: skip
 
 

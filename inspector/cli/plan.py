@@ -203,7 +203,7 @@ def _show_card(console: Console, shape: ModelShape, answer: dict[str, Any], size
         gain = f"{point['gain']:.1f} x" if point["gain"] is not None else ABSENT
         table.add_row(number(point["mean_len"]), number(point["reserved"]), number(point["paged"]), gain)
     console.print(table)
-    table = _table("block", "tail waste", "entries", "a copy moves")
+    table = _table("block", "tail waste", "entries = allocations = gathers", "a copy moves")
     for row in sizes:
         table.add_row(str(row.block_size), percent(row.tail_waste), number(row.entries), size(row.copy_bytes))
     console.print(table)
@@ -292,4 +292,4 @@ def _table(*columns: str) -> Table:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps({"schema": "kvscope-plan/1", **answer}, ensure_ascii=False) + "\n")

@@ -136,4 +136,5 @@ def _recorder(trace: Path | None, cell: Cell, settings: Settings, blocks: int, c
     ) as sink:
         sink.fact({"type": "model", "name": "simulated", "max_model_len": settings.max_model_len,
                    "bytes_per_token": settings.bytes_per_token})  # fmt: skip
+        sink.fact({"type": "run", "allocator": cell.allocator})
         yield sink

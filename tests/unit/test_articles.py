@@ -48,7 +48,8 @@ def test_equal_tokens_behind_a_difference_are_not_shared() -> None:
 
 
 def test_the_short_load_uses_what_it_holds() -> None:
-    over_time, at_end, _ = articles.use(300)
+    over_time, at_end, share, _ = articles.use(300)
+    assert share["ok"]
     assert over_time["baseline"] == pytest.approx(0.249, abs=0.005)
     assert at_end["baseline"] == pytest.approx(0.278, abs=0.001)
     assert over_time["value"] >= 0.95

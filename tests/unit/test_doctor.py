@@ -135,6 +135,17 @@ def test_an_exhausted_pool_is_told_from_its_trace(toy_traces: dict[str, Path]) -
     assert len(evidence.lengths) > 5
 
 
+def test_a_reserving_run_keeps_the_layers_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "reserved.kvtrace"
+    words = ["simulate", "gen:requests=30,prompt=450,output=120", "--allocator", "reserved", "--max-model-len", "2048"]
+    assert cli.run([*words, "--trace", str(path)]) == 0
+    evidence = of_trace(open_trace(path))
+    assert evidence.tail_waste is None
+    assert evidence.reservation_waste == pytest.approx(0.75, abs=0.02)
+    assert "short-got-worse" not in names(evidence)
+    capsys.readouterr()
+
+
 def test_a_workload_is_simulated() -> None:
     work = open_workload("gen:requests=40,prompt=450,output=120")
     found = diagnose(of_workload(work, Settings(1 << 30, model_shape("llama-3-8b").bytes_per_token, 2048)))
