@@ -88,7 +88,8 @@ def ask(trace: TraceLike, sql: str, *, most: int | None = None) -> Iterator[Answ
             for table in found.values():
                 if isinstance(table.failure, KVScopeError):
                     raise table.failure from None
-            raise QueryError(_one_line(str(error))) from error
+            told = _one_line(str(error))
+            raise QueryError(f"{told} There are {', '.join(found)}." if "Table with name" in told else told) from error
 
 
 def _duckdb() -> Any:
@@ -120,7 +121,7 @@ def _rows(connection: Any) -> Iterator[tuple[Any, ...]]:
 def _one_line(message: str) -> str:
     """What DuckDB says, without its picture of the place."""
     lines = [line.strip() for line in message.partition("Detail: Python exception")[0].splitlines()]
-    told = " ".join(line for line in lines if line and not line.startswith(("LINE ", "^")))
+    told = " ".join(line for line in lines if line and not line.startswith(("LINE ", "^", "Did you mean")))
     return told if len(told) <= 400 else told[:400] + " ..."
 
 

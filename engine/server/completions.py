@@ -230,7 +230,7 @@ async def _events(job: Job, with_usage: bool) -> AsyncIterator[bytes]:
         for index in sorted(job.choices):
             opening = job.shape.opening(index)
             if opening is not None:
-                yield _event(job.body([opening], stream=True))
+                yield _event(job.body([opening], stream=True, **({"usage": None} if with_usage else {})))
         try:
             async for index, text, finish, tokens in job.pieces():
                 if text or finish or job.params.logprobs is not None:

@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-app = typer.Typer(help="The embedded model: where it is, and fetching it.", no_args_is_help=True)
+app = typer.Typer(
+    help="The embedded model: where it is, and fetching it.\n\nExample: kvscope models get smollm2",
+    no_args_is_help=True,
+)
 
 
 @app.command("get")

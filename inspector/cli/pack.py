@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,7 @@ def pack(
         Path | None, typer.Argument(help="The file; NAME.kvpack, here, if left out.", metavar="FILE")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Make one file of a trace, for a bug report; every command reads it like the folder.
 
@@ -25,7 +28,7 @@ def pack(
     from kvscope.traces.pack import pack as pack_trace
 
     made = pack_trace(trace, file or named_after(trace, ".kvpack"), overwrite=overwrite)
-    say(f"{made}: {made.stat().st_size:,} bytes")
+    _told("kvscope-pack/1", made, made.stat().st_size, as_json)
 
 
 def unpack(
@@ -33,6 +36,7 @@ def unpack(
     folder: Annotated[
         Path | None, typer.Argument(help="The folder; NAME.kvtrace, here, if left out.", metavar="DIR")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Make a trace folder of a packed trace again; nothing outside that folder is written.
 
@@ -41,4 +45,17 @@ def unpack(
     from kvscope.traces.pack import unpack as unpack_trace
 
     made = unpack_trace(file, folder or named_after(file, ".kvtrace"))
-    say(f"{made}: {sum(path.stat().st_size for path in made.iterdir()):,} bytes")
+    _told("kvscope-unpack/1", made, sum(path.stat().st_size for path in made.iterdir()), as_json)
+
+
+def _told(schema: str, made: Path, size: int, as_json: bool) -> None:
+    """What was made, and what is wrong with the trace in it."""
+    from kvscope.traces import open_trace
+
+    notes = list(open_trace(made).warnings)
+    for note in notes:
+        say(f"kvscope: note: {note}")
+    if as_json:
+        sys.stdout.write(json.dumps({"schema": schema, "path": str(made), "bytes": size, "notes": notes}) + "\n")
+    else:
+        say(f"{made}: {size:,} bytes")

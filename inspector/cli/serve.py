@@ -60,6 +60,8 @@ def serve(
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sizing import parse_bytes
 
+    if record == "sanitize" and trace is None:
+        raise UsageError("record is sanitize, and nothing is recorded: give --trace as well")
     if policy == "priority":
         raise UsageError("policy is 'priority': requests over HTTP have no priority; take fcfs or fair")
     limits = SchedulerConfig(

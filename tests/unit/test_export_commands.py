@@ -219,3 +219,30 @@ def test_pack_and_unpack(capsys: pytest.CaptureFixture[str], trace: Path, tmp_pa
     np.testing.assert_array_equal(open_trace("again").events, open_trace(trace).events)
     assert kvscope(capsys, "unpack", "clean.kvpack", "again")[0] == 2
     assert kvscope(capsys, "unpack", trace, "other")[0] == 2
+
+
+def test_unpack_says_what_is_damaged(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+    assert kvscope(capsys, "pack", trace, "a.kvpack", "--json")[0] == 0
+    packed = bytearray((tmp_path / "a.kvpack").read_bytes())
+    at = packed.index(b"events-00000.arrows") + 4000
+    packed[at : at + 3] = bytes(byte ^ 255 for byte in packed[at : at + 3])
+    (tmp_path / "b.kvpack").write_bytes(packed)
+    status, out, err = kvscope(capsys, "unpack", "b.kvpack", "--json")
+    told = json.loads(out)
+    assert (status, told["schema"], told["path"]) == (0, "kvscope-unpack/1", "b.kvtrace")
+    assert told["notes"]
+    assert err.startswith("kvscope: note: ")
+
+
+def test_a_trace_is_not_packed_into_itself_nor_read_when_cut_short(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
+) -> None:
+    status, _, err = kvscope(capsys, "pack", trace, trace / "in.kvpack")
+    assert (status, err.count("\n")) == (2, 1)
+    assert not (trace / "in.kvpack").exists()
+    assert kvscope(capsys, "pack", trace, "a.kvpack")[0] == 0
+    (tmp_path / "cut.kvpack").write_bytes((tmp_path / "a.kvpack").read_bytes()[:-500])
+    for command in ("inspect", "check", "unpack", "dashboard"):
+        status, _, err = kvscope(capsys, command, "cut.kvpack")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "cut short" in err

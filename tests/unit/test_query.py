@@ -83,6 +83,7 @@ def test_the_limit_keeps_the_order(trace: TraceReader) -> None:
     [
         ("SELEC 1", "syntax error"),
         ("SELECT nope FROM events", "nope"),
+        ("SELECT * FROM nope", "There are events, details, sites, facts, blocks, sequences, findings."),
         ("SELECT * FROM nowhere", "nowhere"),
         ("", "got 0 statements"),
         ("SELECT 1; SELECT 2", "got 2 statements"),

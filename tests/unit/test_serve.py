@@ -322,7 +322,8 @@ def test_kill_under_load_leaves_a_readable_trace(tiny_folder: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "says"),
     [(["--port", "99999"], "port is 99999"), (["--grace", "nan"], "grace is nan"), (["--grace", "-1"], "grace is -1"),
-     (["--policy", "priority"], "have no priority"), (["--host", "no.such.host.invalid"], "cannot listen on"),
+     (["--policy", "priority"], "have no priority"), (["--record", "sanitize"], "give --trace as well"),
+     (["--host", "no.such.host.invalid"], "cannot listen on"),
      (["--max-requests", "0"], "max-requests is 0"), (["--token-file", "/dev/null"], "holds no token"),
      (["--max-body", "1B"], "max_body is 1"), (["--num-blocks", "0"], "num_blocks is 0")],
 )  # fmt: skip
