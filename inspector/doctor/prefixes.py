@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 CHARS_PER_TOKEN = 4.0  # of English text, roughly; used where only text is known
@@ -35,10 +35,14 @@ class Split:
     theirs: str
     lost_chars: int  # equal text behind the difference
     lost_blocks: int  # whole blocks of it, estimated from characters
+    prompts: int = 2  # that part from their neighbour in this way
+    all_blocks: int = 0  # what all of them lose
 
 
 def splits(prompts: Sequence[str], block_size: int, *, most: int = 3) -> list[Split]:
-    """The differences that cost most, worst first; each prompt is compared with the one before it in sorted order.
+    """The differences that cost most, one of each look, worst first.
+
+    Each prompt is compared with the one before it in sorted order.
 
     Args:
         prompts: texts; more than 200 are sampled evenly.
@@ -47,14 +51,19 @@ def splits(prompts: Sequence[str], block_size: int, *, most: int = 3) -> list[Sp
     """
     chosen = range(len(prompts)) if len(prompts) <= _MOST_PROMPTS else range(0, len(prompts), len(prompts) // 200)
     order = sorted(chosen, key=lambda i: prompts[i])
-    found: dict[tuple[str, int], Split] = {}
+    found: dict[str, list[Split]] = {}
     for before, after in pairwise(order):
         split = _split(prompts, before, after, block_size)
         if split is not None and split.lost_blocks:
-            key = (split.looks_like, split.position)
-            if key not in found or found[key].lost_blocks < split.lost_blocks:
-                found[key] = split
-    return sorted(found.values(), key=lambda split: -split.lost_blocks)[:most]
+            found.setdefault(split.looks_like, []).append(split)
+    told = [
+        replace(
+            max(alike, key=lambda split: split.lost_blocks),
+            prompts=len(alike) + 1, all_blocks=sum(split.lost_blocks for split in alike),
+        )
+        for alike in found.values()
+    ]  # fmt: skip
+    return sorted(told, key=lambda split: -split.all_blocks)[:most]
 
 
 def _split(prompts: Sequence[str], i: int, j: int, block_size: int) -> Split | None:

@@ -132,8 +132,8 @@ def _apart(e: Evidence) -> Verdict:
     if e.splits:
         s = e.splits[0]
         said = (
-            f"{hits}; prompts {s.first} and {s.second} are equal again behind {s.looks_like} at character "
-            f"{s.position:,} ({s.ours!r} and {s.theirs!r}): about {s.lost_blocks:,} blocks are stored twice"
+            f"{hits}; {s.prompts} prompts differ in {s.looks_like} and go on alike: {s.first} and {s.second} first at "
+            f"character {s.position:,}, {s.ours!r} and {s.theirs!r}; about {s.all_blocks:,} blocks are stored again"
         )
         step = "put what changes (time, ids, names in no fixed order) behind what stays the same"
         return Verdict(name, title, True, "high", said, step)
