@@ -116,7 +116,7 @@ def refused(path: Path, tmp_path: Path, match: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../evil", "/tmp/evil", "a/b", "..", ".", "C:\\evil", "a\\b", "events-00000.arrows/../../evil", ".hidden", "é"],
+    ["../evil", "/evil", "a/b", "..", ".", "C:\\evil", "a\\b", "events-00000.arrows/../../evil", ".hidden", "é"],
 )
 def test_names_that_lead_elsewhere(tmp_path: Path, members: dict[str, bytes], name: str) -> None:
     refused(archive(tmp_path / "a.kvpack", {**members, name: b"evil"}), tmp_path, "which no trace does")
