@@ -326,7 +326,7 @@ def test_a_trace_is_never_written_over_unasked(tmp_path: Path) -> None:
     with Recorder(path, pool=POOL) as first:
         first.emit(Kind.FREE)
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(TraceError, match="there is one already; choose another path or overwrite it"):
+    with pytest.raises(TraceError, match="there is one already; choose another path, or overwrite it"):
         Recorder(path, pool=POOL)
     assert len(open_trace(path).events) == 1
     Recorder(path, pool=POOL, overwrite=True).close()
