@@ -38,6 +38,11 @@ class Split:
     prompts: int = 2  # that part from their neighbour in this way
     all_blocks: int = 0  # what all of them lose
 
+    @property
+    def token(self) -> int:
+        """Where the first differing token is, about: only text is known."""
+        return int(self.position / CHARS_PER_TOKEN)
+
 
 def splits(prompts: Sequence[str], block_size: int, *, most: int = 3) -> list[Split]:
     """The differences that cost most, one of each look, worst first.

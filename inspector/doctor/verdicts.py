@@ -133,7 +133,8 @@ def _apart(e: Evidence) -> Verdict:
         s = e.splits[0]
         said = (
             f"{hits}; {s.prompts} prompts differ in {s.looks_like} and go on alike: {s.first} and {s.second} first at "
-            f"character {s.position:,}, {s.ours!r} and {s.theirs!r}; about {s.all_blocks:,} blocks are stored again"
+            f"character {s.position:,} (about token {s.token:,}), "
+            f"{s.ours!r} and {s.theirs!r}; about {s.all_blocks:,} blocks are stored again"
         )
         step = "put what changes (time, ids, names in no fixed order) behind what stays the same"
         return Verdict(name, title, True, "high", said, step)

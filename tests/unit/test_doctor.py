@@ -121,6 +121,7 @@ def test_a_timestamp_in_a_recorded_run_is_shown_with_its_price() -> None:
     found = {verdict.name: verdict for verdict in diagnose(of_trace(trace)).symptoms}["sharing-does-not-engage"]
     assert found.found is True
     assert "3 prompts differ in a timestamp" in found.evidence
+    assert "character 10 (about token 2)" in found.evidence
     assert f"about {2 * (len(RULES) // 4 // 4):,} blocks" in found.evidence
     assert "10:1" in found.evidence
 
