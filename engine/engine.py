@@ -13,6 +13,8 @@ import torch
 
 from kvscope.engine.beam import BeamGroup, heirs
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.hooks import EngineHook
+from kvscope.engine.host_tier import Swap
 from kvscope.engine.kvcache import KVCache
 from kvscope.engine.limits import check_request
 from kvscope.engine.prefix import Extras
@@ -95,8 +97,11 @@ class Engine:
             loaded.config, config.num_blocks, config.block_size, dtype=config.dtype, device=config.device,
             host_blocks=config.host_blocks,
         )  # fmt: skip
-        self.runner = Runner(loaded.model, self.cache, self.manager, head_dim=loaded.config.head_dim)
-        self.scheduler = Scheduler(self.manager, config.scheduler, sink=sink, move=self.cache.swap)
+        self.hooks: list[EngineHook] = []
+        self.runner = Runner(
+            loaded.model, self.cache, self.manager, head_dim=loaded.config.head_dim, hooks=self.hooks
+        )  # fmt: skip
+        self.scheduler = Scheduler(self.manager, config.scheduler, sink=sink, move=self._swap)
         self._sequences: dict[int, list[Sequence]] = {}  # live ones, by request
         self._beams: dict[int, BeamGroup] = {}  # searches under way, by request
         self._next_request = 0
@@ -180,11 +185,17 @@ class Engine:
             return []
         sampled = [i for i, s in enumerate(plan.sequences) if plan.rows[i].hi == s.length]
         self.manager.begin_step(plan.rows)
+        for hook in self.hooks:
+            hook.on_begin(plan)
         copies = self.manager.drain_copies()
         self.cache.copy(copies)
+        for hook in self.hooks:
+            hook.on_copy(copies)
         self.manager.copies_done(copies)
         logits = self.runner.run(plan, sampled)
         self.manager.end_step()
+        for hook in self.hooks:
+            hook.on_step(plan, logits)
         for sequence, row in zip(plan.sequences, plan.rows, strict=True):
             sequence.computed = row.hi
         return self._advance(plan, sampled, logits)
@@ -199,6 +210,15 @@ class Engine:
         for request_id in list(self._sequences):
             for sequence in list(self._sequences.get(request_id, [])):
                 self._finish(sequence, Reason.DRAINED)
+
+    def watch(self, hook: EngineHook) -> None:
+        """Let a hook see every step from now on, behind those that are there already."""
+        self.hooks.append(hook)
+
+    def _swap(self, swaps: list[Swap]) -> None:
+        self.cache.swap(swaps)
+        for hook in self.hooks:
+            hook.on_swap(swaps)
 
     def _slide(self) -> None:
         """Running sequences give back the blocks that their next position does not attend to."""

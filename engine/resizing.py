@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvscope.engine.block_arrays import check_geometry
 from kvscope.engine.limits import blocks_needed
+from kvscope.engine.tables import Copy
 from kvscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,13 +27,21 @@ def resize(engine: Engine, num_blocks: int) -> int:
     manager, cache = engine.manager, engine.cache
     check_geometry(num_blocks, manager.block_size)
     more = num_blocks - manager.num_blocks
+    moved: list[Copy] = []
+
+    def move(copies: Sequence[Copy]) -> None:
+        moved.extend(copies)
+        cache.copy(copies)
+
     if more > 0:
         cache.resize(num_blocks)
         manager.grow(more)
     elif more < 0:
         _check_live(engine, num_blocks)
-        manager.shrink(-more, move=cache.copy)
+        manager.shrink(-more, move=move)
         cache.resize(num_blocks)
+    for hook in engine.hooks:
+        hook.on_resize(num_blocks, moved)
     return num_blocks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from kvscope import kernels
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.hooks import EngineHook
 from kvscope.engine.kvcache import KVCache
 from kvscope.engine.model.llama import Llama
 from kvscope.engine.scheduler import StepPlan
@@ -35,17 +37,22 @@ class StepInputs:
 class Runner:
     """Holds the model and its KV tensor; one call is one step."""
 
-    def __init__(self, model: Llama, cache: KVCache, manager: BlockManager, *, head_dim: int) -> None:
+    def __init__(
+        self, model: Llama, cache: KVCache, manager: BlockManager, *, head_dim: int, hooks: Sequence[EngineHook] = ()
+    ) -> None:  # fmt: skip
         self.model = model
         self.cache = cache
         self.manager = manager
         self.scale = head_dim**-0.5
         self.window = model.config.window
+        self.hooks = hooks
         self.device = str(cache.kv.device)
 
     def run(self, plan: StepPlan, sampled: list[int]) -> torch.Tensor:
         """Compute the rows of `plan` (decodes first); logits [len(sampled), vocab] of those rows' last positions."""
         inputs = self._pack(plan, sampled)
+        for hook in self.hooks:
+            hook.before_attention(plan, inputs)
         d = inputs.decodes
         prefill_start = inputs.query_start[d:] - inputs.query_start[d]
         kv_heads = self.cache.kv.shape[4]
