@@ -34,6 +34,7 @@ COMMANDS = {
     "pack": "pack:pack",
     "unpack": "pack:unpack",
     "models": "models:app",
+    "fuzz": "fuzz:fuzz",
     "faults": "faults:app",
     "bench": "bench:bench",
 }

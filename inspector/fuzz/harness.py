@@ -8,13 +8,40 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
 from typing import Any
 
-from kvscope.inspector.fuzz.protocol import Copy, Factory, OutOfBlocks, PagedAllocator, Violation, Write, build, offers
+from kvscope.errors import UsageError
+from kvscope.inspector.fuzz.protocol import (
+    Copy,
+    Factory,
+    OutOfBlocks,
+    PagedAllocator,
+    Violation,
+    Write,
+    build,
+    offers,
+    told,
+    whole,
+)
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 
 Tables = dict[int, list[int]]
+View = tuple[Tables, int, list[int]]  # tables, blocks that can be had, counts of all blocks
 Call = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a watchdog in another thread looks at: the call that has not returned yet, and how many have."""
+
+    call: Call | None = None
+    answered: int = 0
+    calls: Sequence[Call] = ()  # operations of the program under way
+
+
+WATCH = Watch()
 
 
 class Harness:
@@ -26,20 +53,23 @@ class Harness:
     """
 
     def __init__(self, factory: Factory, num_blocks: int, block_size: int) -> None:
+        self.calls: list[Call] = []  # operations so far
+        WATCH.calls, WATCH.call = self.calls, ("factory", (num_blocks, block_size))
         self.target: PagedAllocator = build(factory, num_blocks, block_size)
-        self.block_size = block_size
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.counted = offers(self.target, "refcount")
+        self.drained = offers(self.target, "drain")
         self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
-        self.lookahead = int(getattr(self.target, "lookahead", 0))
-        self.watermark = int(getattr(self.target, "watermark", 0))
-        self.capacity = self.target.num_free()
+        self.lookahead = whole(getattr(self.target, "lookahead", 0), "lookahead")
+        self.watermark = whole(getattr(self.target, "watermark", 0), "watermark")
+        self.capacity = self.num_free()
         self.live: dict[int, Prefix] = {}
         self.preempted: dict[int, Prefix] = {}
         self._used: set[int] = set()  # ids that are, or were, a sequence's
         self.steps: deque[set[tuple[int, int]]] = deque()  # slots in use by each open step, oldest first
         self.shadow = Shadow(block_size)
-        self._before = self._view()
-        self.shared = self.taken = 0  # most table entries saved, most blocks that could not be had
-        self.calls: list[Call] = []  # operations so far
+        self._before: View = self._view()
+        self.shared = self.taken = self.waiting = 0  # most entries saved, blocks not to be had, freed but in use
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -48,7 +78,7 @@ class Harness:
         prefix = Prefix(list(tokens), identity)
         needed = -(-len(tokens) // self.block_size) + self.watermark + self.lookahead
         if identity:
-            self.target.identity(seq, identity)
+            self._ask("identity", seq, identity)
         before = self._begins("add", seq, list(tokens), *([identity] if identity else []))
         done, cached = self._call(needed, "add", seq, list(tokens))
         if done:
@@ -115,6 +145,10 @@ class Harness:
         self.steps.popleft()
         self._played(before)
 
+    def can_add(self) -> bool:
+        """Whether the allocator has promised that a prompt of one token fits."""
+        return self._before[1] >= 1 + self.watermark + self.lookahead
+
     def finish(self) -> None:
         """End every step and free every sequence: all blocks must be back."""
         while self.steps:
@@ -140,7 +174,11 @@ class Harness:
 
     def tables(self) -> Tables:
         """The table of every live sequence."""
-        return {seq: list(self.target.table(seq)) for seq in self.live}
+        return {seq: self._table(seq) for seq in self.live}
+
+    def num_free(self) -> int:
+        """Blocks that the allocator says can be had."""
+        return whole(self._ask("num_free"), "num_free()")
 
     def check(self) -> None:
         """Everything that must hold between operations.
@@ -148,29 +186,29 @@ class Harness:
         Raises:
             Violation: the first rule that does not.
         """
-        tables = self.tables()
+        self._before = tables, free, counts = self._view()
         for seq, table in tables.items():
             if len(table) * self.block_size < len(self.live[seq]):
                 raise Violation("KV018", f"sequence {seq} has {len(self.live[seq])} tokens and the table {table}")
         entries = Counter(b for table in tables.values() for b in table if b not in self.reserved)
-        self._check_counts(entries)
-        self._check_conservation(len(entries))
+        self._check_counts(entries, counts)
+        self._check_conservation(len(entries), free)
         for seq, prefix in self.live.items():
             self.shadow.check(seq, tables[seq], prefix)
         self.shared = max(self.shared, entries.total() - len(entries))
-        self.taken = max(self.taken, self.capacity - self.target.num_free())
+        self.taken = max(self.taken, self.capacity - free)
+        self.waiting = max(self.waiting, self.capacity - free - len(entries))
 
-    def _check_counts(self, entries: Counter[int]) -> None:
-        if not offers(self.target, "refcount"):
+    def _check_counts(self, entries: Counter[int], counts: list[int]) -> None:
+        if not self.counted:
             return
-        for block in {*entries, *range(self.target.num_blocks)} - self.reserved:
-            count = self.target.refcount(block)
+        for block in {*entries, *range(len(counts))} - self.reserved:
+            count = counts[block] if 0 <= block < len(counts) else self._refcount(block)
             if count != entries[block]:
                 code = "KV005" if count > entries[block] else "KV004"
                 raise Violation(code, f"b{block} is counted {count} times and held by {entries[block]} table entries")
 
-    def _check_conservation(self, held: int) -> None:
-        free = self.target.num_free()
+    def _check_conservation(self, held: int, free: int) -> None:
         idle = not self.live and not self.steps
         if held + free > self.capacity or (idle and free != self.capacity):
             raise Violation(
@@ -180,9 +218,8 @@ class Harness:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _begins(self, name: str, *args: object) -> Tables:
-        """Note down an operation and the state in front of it; returns a copy of its tables."""
+        """Note down an operation; returns a copy of the tables in front of it."""
         self.calls.append((name, args))
-        self._before = self._view()
         return dict(self._before[0])
 
     def _call(self, promised: int, name: str, *args: object) -> tuple[bool, object]:
@@ -191,38 +228,63 @@ class Harness:
         `promised` is the number of free blocks from which on it must succeed; 0: always.
         """
         before, free = self._before, self._before[1]
-        operation: Callable[..., object] = getattr(self.target, name)
-        words = f"{name}({', '.join(map(repr, args))})"
         try:
-            return True, operation(*args)
+            return True, self._ask(name, *args)
         except OutOfBlocks as refusal:
             if free >= promised:
                 raise Violation(
-                    "KV026", f"{words} was refused with {free} blocks free; {promised} must do ({refusal})"
+                    "KV026",
+                    f"{words(name, args)} was refused with {free} blocks free; {promised} must do ({refusal})",
                 ) from refusal
-        except Exception as error:
-            raise Violation("crash", f"{words} raised {type(error).__name__}: {error}") from error
         after = self._view()
         if after != before:
-            raise Violation("KV025", f"{words} was refused and changed the state from {before} to {after}")
+            raise Violation("KV025", f"{words(name, args)} was refused and changed {_changed(before, after)}")
         return False, None
 
-    def _view(self) -> tuple[Tables, int, list[int]]:
-        counted = range(self.target.num_blocks) if offers(self.target, "refcount") else ()
-        return self.tables(), self.target.num_free(), [self.target.refcount(block) for block in counted]
+    def _ask(self, name: str, *args: object) -> Any:
+        """What the allocator answers; an exception that is no refusal is a finding, an exit an unusable target."""
+        operation: Callable[..., object] = getattr(self.target, name)
+        WATCH.call = (name, args)
+        try:
+            return operation(*args)
+        except OutOfBlocks:
+            raise
+        except SystemExit as error:
+            raise UsageError(f"{words(name, args)} calls sys.exit({error.code!r}): an allocator must return") from error
+        except Exception as error:
+            raise Violation("crash", f"{words(name, args)} raised {told(error)}") from error
+        finally:
+            WATCH.call, WATCH.answered = None, WATCH.answered + 1
+
+    def _table(self, seq: int) -> list[int]:
+        table = self._ask("table", seq)
+        try:
+            return list(map(index, table))
+        except TypeError:
+            raise UsageError(f"table({seq}) is {table!r:.60}: must be a sequence of whole numbers") from None
+
+    def _refcount(self, block: int) -> int:
+        return whole(self._ask("refcount", block), f"refcount({block})")
+
+    def _view(self) -> View:
+        counted = range(self.target.num_blocks) if self.counted else ()
+        return self.tables(), self.num_free(), [self._refcount(block) for block in counted]
 
     def _cached(self, seq: int, cached: object) -> int:
         length = len(self.live[seq])
         if cached is None:
             return 0
-        if not isinstance(cached, int) or not 0 <= cached <= length:
+        cached = whole(cached, f"the result of add({seq}, ...)")
+        if not 0 <= cached <= length:
             raise Violation("KV018", f"add of sequence {seq} with {length} tokens says that {cached} are cached")
         return cached
 
     def _played(self, before: Tables, seq: int = -1, lo: int | None = None) -> None:
         """Carry the data of the operation just done: its copies, then the writes of `seq` from position `lo` on."""
         after = self.tables()
-        moves = self.target.drain() if offers(self.target, "drain") else self._derived(before, after)
+        moves: Sequence[Write | Copy] = self._ask("drain") if self.drained else self._derived(before, after)
+        if not isinstance(moves, Sequence) or not all(isinstance(move, Write | Copy) for move in moves):
+            raise UsageError(f"drain() is {moves!r:.60}: must be a sequence of Write and Copy")
         for move in moves:
             if isinstance(move, Copy):
                 if not any(move.dst in table for table in before.values()):
@@ -270,3 +332,15 @@ class Harness:
                 raise Violation(
                     "KV013", f"b{block} was handed out again ({who}) while an open step reads b{block}[{slot}]"
                 )
+
+
+def words(name: str, args: Sequence[object]) -> str:
+    """A call as Python."""
+    return f"{name}({', '.join(map(repr, args))})"
+
+
+def _changed(before: View, after: View) -> str:
+    """What differs between two views, each part by its name."""
+    names = ("the tables", "num_free", "the counts")
+    pairs = zip(names, before, after, strict=True)
+    return "; ".join(f"{name} from {old} to {new}" for name, old, new in pairs if old != new)

@@ -7,17 +7,19 @@ preemptions come up by themselves; it also shrinks what fails to the shortest pr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import factorial
 from typing import Any, ClassVar, TypeVar
 
-from hypothesis import HealthCheck, Phase, seed, settings, target
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis import target
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvscope.inspector.fuzz.harness import Harness
-from kvscope.inspector.fuzz.protocol import Factory, Violation, offers
-from kvscope.inspector.fuzz.shrink import Program, shrink
+from kvscope.inspector.fuzz.harness import Call, Harness
+from kvscope.inspector.fuzz.program import Program
+from kvscope.inspector.fuzz.protocol import Factory, Sizes, Violation, offers
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -43,11 +45,29 @@ ROOM = precondition(lambda machine: len(machine.harness.live) < MAX_LIVE)
 LIVE = precondition(lambda machine: machine.harness.live)
 
 
+class TimeUp(KeyboardInterrupt):
+    """The time given is over. Hypothesis lets an interrupt through untouched, and nothing else."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done so far, and until when it may go on."""
+
+    until: float = float("inf")  # of time.monotonic
+    examples: int = 0
+    rules: int = 0
+    calls: int = 0
+    failing: Program | None = None  # the program that broke a rule last
+    now: list[Call] = field(default_factory=list)  # the program under way; its last call may not have returned
+    size: tuple[int, int] = (0, 0)  # its blocks and slots
+
+
 class AllocatorMachine(RuleBasedStateMachine):
     """Every operation of the protocol in any order; the harness checks after each."""
 
     factory: ClassVar[Factory]
-    failing: ClassVar[Program | None] = None  # the program that broke a rule last
+    sizes: ClassVar[Sizes]
+    tally: ClassVar[Tally]
     harness: Harness
 
     def __init__(self) -> None:
@@ -56,10 +76,14 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.seen: list[list[int]] = []
         self.failed = True
 
-    @initialize(num_blocks=st.integers(1, 6), block_size=st.integers(1, 4))
-    def start(self, num_blocks: int, block_size: int) -> None:
+    @initialize(blocks=st.integers(0, 59), slots=st.integers(0, 11))
+    def start(self, blocks: int, slots: int) -> None:
         """An empty pool."""
+        sizes, tally = type(self).sizes, type(self).tally
+        num_blocks, block_size = sizes.pools[blocks % len(sizes.pools)], sizes.blocks[slots % len(sizes.blocks)]
         self.harness = Harness(type(self).factory, num_blocks, block_size)
+        tally.examples += 1
+        tally.now, tally.size = self.harness.calls, (num_blocks, block_size)
         self.failed = False
 
     @ROOM
@@ -102,15 +126,17 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @can("truncate")
     @LIVE
-    @rule(pick=PICK, drop=st.integers(0, 5), tokens=st.lists(st.integers(0, 1), max_size=2))
-    def truncate(self, pick: int, drop: int, tokens: list[int]) -> None:
-        """Reject the last tokens, one is left at least, and go on with others."""
+    @rule(pick=PICK, drop=st.integers(0, 5), tokens=st.lists(st.integers(0, 1), max_size=2), again=st.booleans())
+    def truncate(self, pick: int, drop: int, tokens: list[int], again: bool) -> None:
+        """Reject the last tokens, one is left at least, go on with others; and somebody asks for the old ones again."""
         seq = choose(self.harness.live, pick)
         before = list(self.harness.live[seq].tokens)
         self.seen.append(before)
         self._do("truncate", seq, max(1, len(before) - drop))
         for token in tokens:
             self._do("append", seq, token)
+        if again and len(self.harness.live) < MAX_LIVE:
+            self._do("add", self._new(), [*before, 0], self.harness.live[seq].identity)
 
     @can("preempt")
     @LIVE
@@ -124,6 +150,22 @@ class AllocatorMachine(RuleBasedStateMachine):
     def free(self, pick: int) -> None:
         """Finish a sequence."""
         self._do("free", choose(self.harness.live, pick))
+
+    @LIVE
+    @rule(order=st.integers(0, factorial(MAX_LIVE) - 1), keep=st.integers(0, 1))
+    def free_many(self, order: int, keep: int) -> None:
+        """Finish all sequences, or all but one, in any order: every block must come back, whoever let go first."""
+        while len(self.harness.live) > keep:
+            order, pick = divmod(order, len(self.harness.live))
+            self._do("free", choose(self.harness.live, pick))
+
+    @precondition(lambda machine: machine.harness.can_add())
+    @rule(token=st.integers(0, 1))
+    def take_all(self, token: int) -> None:
+        """Admit short prompts until no block is promised any more: each must be admitted."""
+        for _ in range(self.harness.num_blocks + 1):
+            if self.harness.can_add():
+                self._do("add", self._new(), [token])
 
     @can("begin_step", "end_step")
     @LIVE
@@ -147,6 +189,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             self._do("finish")
             target(self.harness.shared, label="table entries saved by sharing")
             target(self.harness.taken, label="blocks taken")
+            target(self.harness.waiting, label="blocks freed while in use")
 
     def _new(self) -> int:
         self.next_seq += 1
@@ -159,56 +202,26 @@ class AllocatorMachine(RuleBasedStateMachine):
         self._do("add", self._new(), prompt, identity)
 
     def _do(self, operation: str, *args: object) -> None:
-        self.failed = True
-        harness = self.harness
+        harness, tally = self.harness, type(self).tally
+        before, self.failed = len(harness.calls), True
+        if time.monotonic() > tally.until:
+            raise TimeUp
         try:
             getattr(harness, operation)(*args)
         except Violation as violation:
-            program = Program(harness.target.num_blocks, harness.block_size, tuple(harness.calls))
-            type(self).failing = program
-            violation.add_note("\n".join(program.lines()))
+            tally.failing = Program(harness.num_blocks, harness.block_size, tuple(harness.calls))
+            violation.add_note("\n".join(tally.failing.lines()))
             raise
+        tally.rules += 1
+        tally.calls += len(harness.calls) - before
         self.failed = False
 
 
-def machine_for(factory: Factory) -> type[AllocatorMachine]:
-    """The state machine over the allocators that `factory(num_blocks, block_size)` makes."""
-    return type("AllocatorMachine", (AllocatorMachine,), {"factory": staticmethod(factory)})
+def machine_for(factory: Factory, tally: Tally | None = None) -> type[AllocatorMachine]:
+    """The state machine over the allocators that `factory(num_blocks, block_size)` makes.
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A rule that broke, and the shortest program found that breaks it."""
-
-    code: str
-    message: str
-    program: Program
-
-    def __str__(self) -> str:
-        return "\n".join([*self.program.lines(), self.message])
-
-
-def hunt(factory: Factory, *, examples: int = 300, steps: int = 50, seed_value: int = 0) -> Failure | None:
-    """Drive an allocator until a rule breaks; None if none did. The same seed gives the same run.
-
-    Args:
-        examples: programs tried. steps: rules per program, at most.
+    Raises:
+        UsageError: the factory names sizes that are none.
     """
-    machine = machine_for(factory)
-    options = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        database=None,
-        deadline=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        phases=[Phase.generate],  # the programs are plain calls: `shrink` is faster on them than on Hypothesis' choices
-        suppress_health_check=list(HealthCheck),
-    )
-    try:
-        run_state_machine_as_test(seed(seed_value)(machine), settings=options)
-    except Violation as violation:
-        assert machine.failing is not None
-        program = shrink(factory, machine.failing, violation.code)
-        return Failure(violation.code, str(program.run(factory) or violation), program)
-    return None
+    members = {"factory": staticmethod(factory), "sizes": Sizes.of(factory), "tally": tally or Tally()}
+    return type("AllocatorMachine", (AllocatorMachine,), members)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from operator import index
+from pathlib import Path
+from traceback import extract_tb
 from typing import Protocol
 
 from kvscope.errors import OutOfBlocks, UsageError
 
-__all__ = ["Copy", "Factory", "OutOfBlocks", "PagedAllocator", "Violation", "Write", "build", "offers"]
+__all__ = [
+    "OPTIONAL", "Copy", "Factory", "OutOfBlocks", "PagedAllocator", "Sizes", "Violation", "Write", "build", "offers",
+    "told", "whole",
+]  # fmt: skip
+
+_HOME = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,12 @@ class Copy:
 
 
 class PagedAllocator(Protocol):
-    """What a block manager must offer to be fuzzed. Sequence ids and tokens are ints."""
+    """What a block manager must offer to be fuzzed. Sequence ids and tokens are ints.
+
+    Optional attributes: `reserved` (block ids that may repeat in tables, neither owned nor checked), `watermark` and
+    `lookahead` (blocks that an admission keeps free, and that each operation takes ahead; 0). A factory that cannot
+    make every size says which it can: `factory.block_sizes` and `factory.pool_sizes`, sequences of ints.
+    """
 
     num_blocks: int
     block_size: int
@@ -93,7 +107,38 @@ class PagedAllocator(Protocol):
 
 Factory = Callable[[int, int], PagedAllocator]
 
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which pools a factory is asked for: small ones, where refusals, eviction and reuse are frequent."""
+
+    pools: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    blocks: tuple[int, ...] = (1, 2, 3, 4)
+
+    @classmethod
+    def of(cls, factory: Factory) -> Sizes:
+        """Those that the factory says it can make: its `pool_sizes` and `block_sizes`; else 1 to 6, and 1 to 4.
+
+        Raises:
+            UsageError: it names none, or what is no size.
+        """
+        return cls(_sizes(factory, "pool_sizes", cls().pools), _sizes(factory, "block_sizes", cls().blocks))
+
+
+def _sizes(factory: Factory, name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
+    given = getattr(factory, name, otherwise)
+    sizes = tuple(whole(size, name) for size in given) if isinstance(given, Iterable) else ()
+    if not sizes or min(sizes) < 1:
+        raise UsageError(f"{name} of the factory is {given!r:.60}: must be whole numbers of 1 or more")
+    return sizes
+
+
 REQUIRED = ("add", "append", "free", "table", "num_free")
+OPTIONAL = ("refcount", "fork", "truncate", "preempt", "begin_step", "end_step", "identity", "drain")
+ARGUMENTS = {
+    "add": 2, "append": 2, "free": 1, "table": 1, "num_free": 0, "refcount": 1, "fork": 2, "truncate": 2, "preempt": 1,
+    "begin_step": 1, "end_step": 0, "identity": 2, "drain": 0,
+}  # fmt: skip
 NAMES = {
     "KV004": "refcount-underflow",
     "KV005": "leak",
@@ -130,12 +175,59 @@ def build(factory: Factory, num_blocks: int, block_size: int) -> PagedAllocator:
     """A new allocator from its factory.
 
     Raises:
-        UsageError: it lacks a method that none can do without.
+        UsageError: the factory raises, or what it makes lacks a method that none can do without, or has one that
+            cannot be called as the protocol says.
     """
-    target = factory(num_blocks, block_size)
+    try:
+        target = factory(num_blocks, block_size)
+    except UsageError:
+        raise
+    except SystemExit as error:
+        raise UsageError(f"the factory calls sys.exit({error.code!r}): it must return an allocator") from error
+    except Exception as error:
+        raise UsageError(f"factory({num_blocks}, {block_size}) raised {told(error)}") from error
     missing = [name for name in REQUIRED if not offers(target, name)]
     if missing:
         raise UsageError(
             f"{type(target).__name__} cannot be fuzzed: it has no {', '.join(missing)}; see PagedAllocator"
         )
+    for name, count in ARGUMENTS.items():
+        if offers(target, name) and not _takes(getattr(target, name), count):
+            raise UsageError(
+                f"{type(target).__name__}.{name} cannot be called with {count} argument{'s' * (count != 1)}; "
+                "see PagedAllocator"
+            )
+    for name in ("num_blocks", "block_size"):
+        whole(getattr(target, name, 0), f"{type(target).__name__}.{name}")
     return target
+
+
+def whole(value: object, what: str) -> int:
+    """A number that an allocator gave, as an int.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{what} is {value!r:.60}, a {type(value).__name__}: must be a whole number") from None
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line, with the place in the target's own code where it was raised."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_HOME)]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def _takes(method: Callable[..., object], count: int) -> bool:
+    try:
+        bound = signature(method)
+    except (TypeError, ValueError):  # written in C: it does not say
+        return True
+    try:
+        bound.bind(*range(count))
+    except TypeError:
+        return False
+    return True

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from kvscope.inspector.fuzz.harness import Call, Harness
-from kvscope.inspector.fuzz.protocol import Factory, Violation
+from kvscope.inspector.fuzz.program import Program
+from kvscope.inspector.fuzz.protocol import Factory, Sizes
 
 PAIRS_BELOW = 8
-SEQUENCES = {"fork": 2, "end_step": 0}  # leading arguments that are sequence ids; 1 unless named here
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Calls of a harness over a pool of this size."""
+def shrink(factory: Factory, program: Program, code: str, *, seconds: float = float("inf")) -> Program:
+    """The shortest program found that breaks the rule `code`, sequences renumbered; the given one if none does.
 
-    num_blocks: int
-    block_size: int
-    calls: tuple[Call, ...]
-
-    def lines(self) -> list[str]:
-        """The program as Python, to be pasted into a test."""
-        calls = [f"harness.{name}({', '.join(map(repr, args))})" for name, args in self.calls]
-        return [f"harness = Harness(factory, {self.num_blocks}, {self.block_size})", *calls]
-
-    def run(self, factory: Factory) -> Violation | None:
-        """Play it on a new allocator; the rule that broke, if one did. Calls that no caller may make are left out."""
-        harness = Harness(factory, self.num_blocks, self.block_size)
-        try:
-            for name, args in self.calls:
-                if harness.allows(name, *args):
-                    getattr(harness, name)(*args)
-        except Violation as violation:
-            return violation
-        return None
-
-
-def shrink(factory: Factory, program: Program, code: str) -> Program:
-    """The shortest program found that breaks the rule `code`, sequences renumbered; the given one if none does."""
+    Args:
+        seconds: stop looking after this time, with what there is.
+    """
+    sizes, end = Sizes.of(factory), time.monotonic() + seconds
     attempts = _attempts(program)
-    while (attempt := next(attempts, None)) is not None:
+    while (attempt := next(attempts, None)) is not None and time.monotonic() < end:
+        if attempt.num_blocks not in sizes.pools or attempt.block_size not in sizes.blocks:
+            continue
         violation = attempt.run(factory)
         if violation is not None and violation.code == code:
             program, attempts = attempt, _attempts(attempt)
-    return _renumbered(program)
+    return program.legal(factory).renumbered()
 
 
 def _attempts(program: Program) -> Iterator[Program]:
@@ -86,16 +68,3 @@ def _simpler(values: list[int]) -> Iterator[list[int]]:
     for i, value in enumerate(values):
         if value == 1:
             yield [*values[:i], 0, *values[i + 1 :]]
-
-
-def _renumbered(program: Program) -> Program:
-    """The same program with sequences 0, 1, 2, ... in the order in which they come up."""
-    number: dict[int, int] = {}
-
-    def renumber(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if name == "begin_step":
-            return ([number[seq] for seq in args[0]],)
-        ids = SEQUENCES.get(name, 1)
-        return *(number.setdefault(seq, len(number)) for seq in args[:ids]), *args[ids:]
-
-    return replace(program, calls=tuple((name, renumber(name, args)) for name, args in program.calls))

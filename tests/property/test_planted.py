@@ -13,7 +13,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz import Violation
 from kvscope.inspector.fuzz.adapter import EngineAllocator
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
-from kvscope.inspector.fuzz.machine import hunt
+from kvscope.inspector.fuzz.hunt import hunt
 from kvscope.traces.memory import MemoryRecorder
 
 # A fault that needs a longer story than this to show has its own limit.
@@ -32,7 +32,8 @@ def allocator(fault: Fault, num_blocks: int, block_size: int) -> EngineAllocator
 def test_machine_finds_the_fault_and_tells_it_in_few_calls(fault: Fault) -> None:
     failure = hunt(lambda num_blocks, block_size: allocator(fault, num_blocks, block_size), examples=400)
     assert failure is not None, f"{fault.name}: not found"
-    assert failure.code in fault.fuzz_codes, str(failure)
+    # A broken manager may also trip over its own state: that is told too.
+    assert failure.code in (*fault.fuzz_codes, "crash"), str(failure)
     assert len(failure.program.calls) <= LONGER.get(fault.name, SHORT), str(failure)
 
 

@@ -1,0 +1,117 @@
+"""What a fuzz run was asked and what it found: for people, as JSON (`kvscope-fuzz/1`), and as JUnit XML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from kvscope.inspector.fuzz.protocol import NAMES
+
+BEAT_S = 0.2  # how often a worker says how far it is
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to do.
+
+    seconds: of hunting; making a finding short may take `shrink_seconds` more. hang_seconds: after which a call that
+    has not returned counts as hanging. database: folder of programs that failed before; None for none.
+    """
+
+    target: str
+    seed: int = 0
+    seconds: float = 60.0
+    threads: int = 1
+    shrink_seconds: float = 10.0
+    hang_seconds: float = 5.0
+    database: str | None = None
+    allow_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule: its code, why, a program or an interleaving that shows it, and how long that is."""
+
+    code: str
+    why: str
+    program: str
+    length: int
+    known: bool = False  # it failed in an earlier run, too
+    replay: str | None = None  # of an interleaving: the string that plays it again
+
+
+@dataclass(slots=True)
+class Report:
+    """How a run ended: clean, with a finding, or with the reason why the target cannot be used."""
+
+    job: Job
+    finding: Finding | None = None
+    unusable: str | None = None
+    examples: int = 0
+    rules: int = 0
+    calls: int = 0
+    elapsed_s: float = 0.0
+    missing: list[str] = field(default_factory=list)  # optional methods that the target does not offer
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> int:
+        """Exit code: 0 clean, 1 a finding, 2 an unusable target."""
+        return 2 if self.unusable else 1 if self.finding else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """One object."""
+        verdict = ("clean", "finding", "unusable")[self.status]
+        finding = self.finding and {**asdict(self.finding), "name": NAMES.get(self.finding.code, "race")}
+        return {
+            "schema": "kvscope-fuzz/1", "target": self.job.target, "seed": self.job.seed, "seconds": self.job.seconds,
+            "threads": self.job.threads, "verdict": verdict, "finding": finding, "error": self.unusable,
+            "examples": self.examples, "rules": self.rules, "calls": self.calls, "elapsed_s": round(self.elapsed_s, 3),
+            "not_offered": self.missing, "notes": self.notes,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """For people: the program that fails and why, or how much was tried."""
+        if self.finding is not None:
+            name = NAMES.get(self.finding.code, "race")
+            heading = f"{self.finding.code} {name}: {self.finding.why}"
+            again = f"kvscope fuzz {self.job.target} --seed {self.job.seed}"
+            if self.job.threads > 1:
+                again += f" --threads {self.job.threads}"
+            if self.finding.replay:
+                again += f" --replay {self.finding.replay}"
+            return f"{heading}\n\n{self.finding.program}\n\nagain: {again}"
+        tried = f"{self.examples:,} programs, {self.calls:,} calls in {self.elapsed_s:.1f} s, seed {self.job.seed}"
+        lacks = f"; not offered, so not tried: {', '.join(self.missing)}" if self.missing else ""
+        return f"no finding: {tried}{lacks}"
+
+    def write_junit(self, path: Path) -> None:
+        """One test case per rule; the file is whole or not there."""
+        suite = ElementTree.Element("testsuite", name=_text(f"kvscope fuzz {self.job.target}"))
+        codes = [*NAMES] if self.finding is None or self.finding.code in NAMES else [*NAMES, self.finding.code]
+        for code in codes:
+            name = f"{code} {NAMES.get(code, 'race')}"
+            case = ElementTree.SubElement(suite, "testcase", classname="kvscope.fuzz", name=name, time="0")
+            if self.finding is not None and self.finding.code == code:
+                failure = ElementTree.SubElement(case, "failure", type=code, message=_text(self.finding.why))
+                failure.text = _text(self.text())
+        if self.unusable:
+            case = ElementTree.SubElement(suite, "testcase", classname="kvscope.fuzz", name="target", time="0")
+            ElementTree.SubElement(case, "error", type="unusable", message=_text(self.unusable))
+        counts = {"tests": len(codes) + bool(self.unusable), "failures": int(self.finding is not None),
+                  "errors": int(bool(self.unusable)), "skipped": 0}  # fmt: skip
+        for key, value in counts.items():
+            suite.set(key, str(value))
+        suite.set("time", f"{self.elapsed_s:.3f}")
+        beside = path.with_name(path.name + ".part")
+        ElementTree.ElementTree(suite).write(beside, encoding="utf-8", xml_declaration=True)
+        beside.replace(path)
+
+
+def _text(text: str) -> str:
+    """Without the characters that XML cannot hold."""
+    return _NOT_XML.sub("?", text)
