@@ -23,24 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.longrun import TOTALS, LongRun, longrun, singled_trace
 from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows, pool_sizes
-from kvscope.inspector.spans import (
-    FloatArray,
-    benefit_ratio,
-    block_times,
-    mean_over_time,
-    model_facts,
-    sequence_lengths,
-    spread,
-)  # fmt: skip
+from kvscope.inspector.spans import FloatArray, mean_over_time
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import timeline
+from kvscope.inspector.told import COUNT_NAMES, RATIO_NAMES, told
 from kvscope.traces.schema import EventArray, Kind, Reason
 
 CountArray = npt.NDArray[np.int32]
 
-COUNT_NAMES = ("private", "shared", "in_transit", "cached", "quarantined", "free")
-RATIO_NAMES = ("tail_waste", "sharing_factor", "utilization", "pool_utilization")
+MEASURES = (*COUNT_NAMES, "held_blocks", "table_entries", "saved_blocks", *RATIO_NAMES)
 
 
 @dataclass(frozen=True)
@@ -194,97 +187,46 @@ def decimate(x: npt.NDArray[Any], y: npt.NDArray[Any], width: int) -> tuple[npt.
     return x[keep], y[keep]
 
 
-def summary(trace: TraceLike, measured: Series | None = None) -> dict[str, Any]:
-    """The measures of a whole run as one JSON-ready dict; means are time-weighted, peaks are over all events."""
+def series_of(run: LongRun, trace: TraceLike) -> Series:
+    """The measures at some of the events of a long trace: no peak and no trough of a measure is missing."""
+    most = singled_trace(trace, run).num_blocks
+    sizes = {"num_blocks": most, "block_size": trace.block_size, "block_bytes": trace.block_bytes}
+    columns: dict[str, Any] = {}
+    for name in Series.__dataclass_fields__.keys() - sizes.keys():
+        wide = name in ("blocks", "seq", "t_ns", "prefix_hit_tokens", "prefix_query_tokens")
+        columns[name] = run.picked[name].astype(np.int64 if wide else np.int32)
+    return Series(**sizes, **columns)
+
+
+def summary(trace: TraceLike, measured: Series | LongRun | None = None) -> dict[str, Any]:
+    """The measures of a whole run as one JSON-ready dict; means are time-weighted, peaks are over all events.
+
+    Args:
+        measured: what `series` or, of a long trace, `longrun` said of the trace already.
+    """
+    if isinstance(measured, LongRun) or (measured is None and getattr(trace, "long", False)):
+        run = measured if isinstance(measured, LongRun) else longrun(trace)
+        totals = {name: int(run.picked[name][-1]) if run.rows else 0 for name in TOTALS}
+        seconds = (run.t_ns[1] - run.t_ns[0]) * 1e-9
+        singled = singled_trace(trace, run)
+        return told(trace, singled, run.rows, seconds, run.spreads, totals, _lost(trace, run))
     trace = frozen(trace)
-    s = measured if measured is not None else series(trace)
-    events = trace.events
+    s = measured if isinstance(measured, Series) else series(trace)
+    totals = {name: _total(getattr(s, name)) for name in TOTALS}
     seconds = (int(s.t_ns[-1]) - int(s.t_ns[0])) * 1e-9 if len(s) else 0.0
-    ratios = {name: _peak_mean_last(getattr(s, name), s.t_ns) for name in RATIO_NAMES}
-    allocator, reserved = _allocator(trace), None
-    if allocator == "reserved":  # what is empty was reserved: a matter of policy, not of the block size
-        reserved, ratios["tail_waste"] = ratios["tail_waste"]["mean"], dict.fromkeys(ratios["tail_waste"])
-    return {
-        "schema": "kvscope-summary/1",
-        "events": len(s),
-        "duration_s": seconds,
-        "mean_weighting": "time",
-        "geometry": _geometry(trace),
-        "requests": _requests(trace),
-        "blocks": {name: _peak_mean_last(getattr(s, name), s.t_ns) for name in COUNT_NAMES},
-        "held_blocks": _peak_mean_last(s.held_blocks, s.t_ns),
-        "table_entries": _peak_mean_last(s.table_entries, s.t_ns),
-        "saved_blocks": _peak_mean_last(s.saved_blocks, s.t_ns),
-        "saved_bytes": _peak_mean_last(s.saved_bytes, s.t_ns),
-        **ratios,
-        "reservation_waste": reserved,
-        # Any free block serves any request in a paged pool; a trace does not say which region another one has free.
-        "external_fragmentation": 0.0 if allocator == "paged" else None,
-        "cow_copies": _total(s.cow_copies),
-        "cow_bytes": _total(s.cow_bytes),
-        "preemptions": _total(s.preemptions),
-        "refusals": _total(s.refusals),
-        "oom_events": int(np.count_nonzero((events["kind"] == Kind.REFUSED) & (events["reason"] == Reason.NO_BLOCKS))),
-        "evictions": _total(s.evictions),
-        "swapped_out_blocks": int(np.count_nonzero(events["kind"] == Kind.SWAP_OUT)),
-        "swapped_in_blocks": int(np.count_nonzero(events["kind"] == Kind.SWAP_IN)),
-        "prefix_hit_tokens": _total(s.prefix_hit_tokens),
-        "prefix_query_tokens": _total(s.prefix_query_tokens),
-        "prefix_hit_rate": _last(s.prefix_hit_rate),
-        **{f"{name}_s": spread(values, 1e-9) for name, values in block_times(trace).items()},
-        "benefit_ratio": benefit_ratio(trace),
-        "health": _health(trace),
-    }
+    spreads = {name: _peak_mean_last(getattr(s, name), s.t_ns) for name in MEASURES}
+    return told(trace, trace, len(s), seconds, spreads, totals, sum(lost for _, lost in gap_rows(trace)))
 
 
-def _allocator(trace: TraceLike) -> str:
-    """Who gave the memory out: `paged`, unless the run says that it was simulated with another allocator."""
-    return next((str(f["allocator"]) for f in trace.facts if f.get("type") == "run" and f.get("allocator")), "paged")
-
-
-def _geometry(trace: TraceLike) -> dict[str, Any]:
-    model = model_facts(trace)
-    per_token = model.get("bytes_per_token")
-    if per_token is None and trace.block_bytes:
-        per_token = trace.block_bytes // trace.block_size
-    return {
-        "num_blocks": trace.num_blocks,
-        "block_size": trace.block_size,
-        "block_bytes": trace.block_bytes,
-        "pool_bytes": trace.num_blocks * trace.block_bytes,
-        "bytes_per_token": per_token,
-        "model": model.get("name"),
-        "max_model_len": model.get("max_model_len"),
-    }
-
-
-def _requests(trace: TraceLike) -> dict[str, Any]:
-    kinds = trace.events["kind"]
-    seq_ids = trace.events["seq_id"]
-
-    def distinct(*wanted: Kind) -> int:
-        rows = np.isin(kinds, [int(k) for k in wanted]) & (seq_ids >= 0)
-        return len(np.unique(seq_ids[rows]))
-
-    facts = sum(1 for f in trace.facts if f.get("type") == "request")
-    lengths = np.asarray(list(sequence_lengths(trace).values()), dtype=np.int64)
-    return {
-        "requests": facts or distinct(Kind.SUBMIT),
-        "sequences": distinct(Kind.SUBMIT, Kind.ADMIT, Kind.FORK, Kind.ALLOC),
-        "finished": distinct(Kind.FINISH),
-        "aborted": distinct(Kind.ABORT),
-        "forked": distinct(Kind.FORK),
-        "length_tokens": spread(lengths, 1.0),
-    }
-
-
-def _health(trace: TraceLike) -> dict[str, Any]:
-    return {
-        "clean_close": bool(trace.clean),
-        "dropped_events": int(trace.dropped),
-        "lost_events": sum(lost for _, lost in gap_rows(trace)),
-        "warnings": [str(w) for w in trace.warnings],
-    }
+def _lost(trace: Any, run: LongRun) -> int:
+    """How many events are missing: what the numbers of the rows leave out, and what GAP rows say, counted once."""
+    last = int(run.picked["seq"][-1]) if run.rows else -1
+    holes = {hi: hi - lo for lo, hi in trace.gaps if hi <= last}
+    marks = run.singled["kind"] == Kind.GAP
+    for seq, lost in zip(run.singled_seqs[marks].tolist(), run.singled["aux"][marks].tolist(), strict=True):
+        near = next((hi for lo, hi in trace.gaps if lo == seq + 1), seq)
+        holes[near] = max(holes.get(near, 0), lost)
+    return sum(holes.values())
 
 
 def _running(events: EventArray, kind: Kind) -> CountArray:
@@ -293,10 +235,6 @@ def _running(events: EventArray, kind: Kind) -> CountArray:
 
 def _total(running: npt.NDArray[Any]) -> int:
     return int(running[-1]) if len(running) else 0
-
-
-def _last(values: FloatArray) -> float | None:
-    return float(values[-1]) if len(values) and not np.isnan(values[-1]) else None
 
 
 def _peak_mean_last(values: npt.NDArray[Any], t_ns: IntArray) -> dict[str, float | int | None]:

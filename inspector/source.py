@@ -22,7 +22,10 @@ class Frozen:
     """A trace as it is now: every column is read once, and a recorder that goes on writing changes nothing here."""
 
     def __init__(self, trace: TraceLike) -> None:
-        self.events = trace.events
+        self.events: EventArray = trace.rows_on_demand if hasattr(trace, "rows_on_demand") else trace.events
+        self.on_demand = not isinstance(
+            self.events, np.ndarray
+        )  # a long trace: rows are decoded when they are asked for
         self.num_blocks = most_blocks(trace.num_blocks, self.events)  # block ids of the whole trace are below
         self.block_size, self.block_bytes = trace.block_size, trace.block_bytes
         self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
@@ -30,17 +33,22 @@ class Frozen:
         self.facts, self.warnings = tuple(usable(trace.facts)), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
         self.detail, self.details_of = trace.detail, trace.details_of
-        self._trace = trace
+        self.source = trace
 
     def detail_arrays(self, kind: int) -> tuple[IntArray, IntArray, IntArray]:
         """(seqs, offsets, values) of a kind's details; those of `seqs[i]` are `values[offsets[i] : offsets[i + 1]]`."""
-        if hasattr(self._trace, "detail_arrays"):
-            found: tuple[IntArray, IntArray, IntArray] = self._trace.detail_arrays(kind)
+        if hasattr(self.source, "detail_arrays"):
+            found: tuple[IntArray, IntArray, IntArray] = self.source.detail_arrays(kind)
             return found
         seqs, rows = self.details_of(kind)
         offsets = np.cumsum([0, *map(len, rows)])
         values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(offsets[-1]))
         return np.asarray(seqs, np.int64), offsets, values
+
+    def details_between(self, lo: int, hi: int) -> tuple[IntArray, IntArray, IntArray]:
+        """(seqs, offsets, values) of the details of all events from seq `lo` to below `hi`; of a reader only."""
+        found: tuple[IntArray, IntArray, IntArray] = self.source.details_between(lo, hi)  # type: ignore[attr-defined]
+        return found
 
 
 MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged or made up, and passed over
@@ -125,9 +133,10 @@ def gap_rows(trace: TraceLike) -> list[tuple[int, int]]:
     holes: dict[int, int] = {}
     if seqs[0] > 0:
         holes[0] = int(seqs[0])
-    jumps = np.diff(seqs)
-    for row in np.flatnonzero(jumps > 1).tolist():
-        holes[row + 1] = int(jumps[row]) - 1
+    if int(seqs[-1]) - int(seqs[0]) >= len(seqs):  # they rise: else they are dense
+        jumps = np.diff(seqs)
+        for row in np.flatnonzero(jumps > 1).tolist():
+            holes[row + 1] = int(jumps[row]) - 1
     marks = np.flatnonzero(trace.events["kind"] == Kind.GAP).tolist()
     for row in marks:
         near = row + 1 if row + 1 in holes else row

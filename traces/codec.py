@@ -79,15 +79,44 @@ def decode_batch(message: bytes, schema: Any, into: EventArray) -> DetailColumn:
                 into[name] = _numbers(batch.column(name), EVENT_DTYPE[name])
             else:
                 into[name] = 0 if EVENT_DTYPE[name].kind == "u" else -1
-        detail = batch.column("detail") if "detail" in names else None
-        if detail is None or detail.null_count == len(detail):
-            return NO_DETAILS
-        starts = _numbers(detail.offsets, np.dtype("<i4")).astype(np.int64)
-        positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
-        offsets = np.append(starts[positions], starts[positions[-1] + 1])
-        return positions, offsets, _numbers(detail.values, np.dtype("<i8"))
+        return _details_of(batch)
     except (pa.ArrowException, EOFError, MemoryError, OverflowError, OSError, KeyError, IndexError) as error:
         raise ValueError(f"not a readable Arrow batch: {error}") from error
+
+
+def decode_details(message: bytes, schema: Any, rows: int) -> DetailColumn:
+    """The details of a batch; its events are not decompressed.
+
+    Raises:
+        ValueError: the message is not a batch of `rows` rows of this schema.
+    """
+    import pyarrow as pa
+
+    _check_size(message)
+    at = schema.get_field_index("detail")
+    if at < 0:
+        return NO_DETAILS
+    try:
+        options = pa.ipc.IpcReadOptions(included_fields=[at], use_threads=False)
+        with pa.ipc.open_stream(pa.py_buffer(schema_bytes(schema) + message), options=options) as reader:
+            batch = reader.read_next_batch()
+        batch.validate()
+        if batch.num_rows != rows:
+            raise ValueError(f"{batch.num_rows} rows where the index says {rows}")
+        return _details_of(batch)
+    except (pa.ArrowException, EOFError, MemoryError, OverflowError, OSError, IndexError, StopIteration) as error:
+        raise ValueError(f"not a readable Arrow batch: {error}") from error
+
+
+def _details_of(batch: Any) -> DetailColumn:
+    """(row positions, offsets, values) of what a validated batch has in its column `detail`."""
+    detail = batch.column("detail") if "detail" in batch.schema.names else None
+    if detail is None or detail.null_count == len(detail):
+        return NO_DETAILS
+    starts = _numbers(detail.offsets, np.dtype("<i4")).astype(np.int64)
+    positions = np.flatnonzero(_numbers(detail.is_valid().cast("u1"), np.dtype("u1")))
+    offsets = np.append(starts[positions], starts[positions[-1] + 1])
+    return positions, offsets, _numbers(detail.values, np.dtype("<i8"))
 
 
 def _check_size(message: bytes) -> None:

@@ -44,7 +44,7 @@ class DetailStore:
         seqs, offsets, values = self._parts[0] if self._parts else NO_DETAILS
         a, b = np.searchsorted(seqs, (lo, hi)).tolist()
         seqs, values, offsets = seqs[a:b], values[offsets[a] : offsets[b]], offsets[a : b + 1] - offsets[a]
-        beside = {seq for seq in (*self._extra, *self._late) if lo <= seq < hi}
+        beside = self.beside(lo, hi)
         if not beside:
             return seqs, offsets, values
         found = {seq: values[offsets[i] : offsets[i + 1]].tolist() for i, seq in enumerate(seqs.tolist())}
@@ -53,6 +53,11 @@ class DetailStore:
         lengths = [len(found[seq]) for seq in order]
         flat = [value for seq in order for value in found[seq]]
         return np.asarray(order, np.int64), np.cumsum([0, *lengths], dtype=np.int64), np.asarray(flat, np.int64)
+
+    def beside(self, lo: int, hi: int) -> dict[int, tuple[int, ...]]:
+        """Details of seqs from `lo` to below `hi` that did not come with a batch, and win over what did."""
+        found = {seq: values for seq, values in self._extra.items() if lo <= seq < hi}
+        return found | {seq: values for seq, values in self._late.items() if lo <= seq < hi}
 
     def get(self, seq: int) -> tuple[int, ...] | None:
         """The values of a seq, None where it has none."""
@@ -75,14 +80,14 @@ class DetailStore:
             empty = np.empty(0, np.int64)
             sealed = self._parts[0] if self._parts else (empty, np.zeros(1, np.int64), empty)
             beside = self._extra | self._late
-            self._all = _overlaid(*sealed, beside) if beside else sealed
+            self._all = overlaid(*sealed, beside) if beside else sealed
         return self._all
 
     def of_kind(self, kind: int, seqs: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8]) -> DetailColumn:
         """`arrays` of the events of one kind; `seqs` and `kinds` are those of all events."""
         known = self.arrays()[0]
         if len(known) and len(seqs) == int(seqs[-1]) + 1 and int(known[-1]) < len(seqs):  # none missing: seqs are rows
-            return _picked(*self.arrays(), np.flatnonzero(kinds[known] == kind))
+            return picked(*self.arrays(), np.flatnonzero(kinds[known] == kind))
         return self.of(seqs[kinds == kind])
 
     def of(self, wanted: npt.NDArray[np.int64]) -> DetailColumn:
@@ -91,7 +96,7 @@ class DetailStore:
         if not len(seqs) or not len(wanted):
             return np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(seqs, wanted), len(seqs) - 1)
-        return _picked(seqs, offsets, values, at[seqs[at] == wanted])
+        return picked(seqs, offsets, values, at[seqs[at] == wanted])
 
     def _merge(self) -> None:
         if len(self._parts) < 2:
@@ -107,7 +112,7 @@ class DetailStore:
         ]
 
 
-def _overlaid(
+def overlaid(
     seqs: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64],
     beside: dict[int, tuple[int, ...]],
 ) -> DetailColumn:  # fmt: skip
@@ -118,10 +123,10 @@ def _overlaid(
     lengths = np.concatenate([np.diff(offsets)[kept], np.asarray([len(row) for row in rows], np.int64)])
     values = np.concatenate([values[np.repeat(kept, np.diff(offsets))], *rows])
     seqs = np.concatenate([seqs[kept], keys])
-    return _picked(seqs, np.append(0, np.cumsum(lengths)), values, np.argsort(seqs, kind="stable"))
+    return picked(seqs, np.append(0, np.cumsum(lengths)), values, np.argsort(seqs, kind="stable"))
 
 
-def _picked(
+def picked(
     seqs: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
 ) -> DetailColumn:  # fmt: skip

@@ -24,6 +24,11 @@ class Loaded:
         self.details = DetailStore()
 
     @property
+    def rows(self) -> int:
+        """How many rows have been decoded so far."""
+        return self._rows
+
+    @property
     def events(self) -> EventArray:
         """The rows, as of the last update."""
         return self._store[: self._count]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,13 @@ from kvscope.traces.frames import frame_of
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.loaded import Loaded
 from kvscope.traces.manifest import count_of, load_manifest
+from kvscope.traces.ondemand import DetailsOnDemand, on_demand, read_only
 from kvscope.traces.place import place_of
 from kvscope.traces.retention import load_base
 from kvscope.traces.rows import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable
-from kvscope.traces.seek import Seeker
+from kvscope.traces.seek import Seeker, first_past
 from kvscope.traces.segment import MAX_BATCH_ROWS
 from kvscope.traces.sink import Details, Site
 from kvscope.traces.tables import Names
@@ -71,6 +72,7 @@ class TraceReader:
         self._names = Names(self._place)
         self._loaded = Loaded(self._sealed)
         self._missing: tuple[int, int, int] = (0, 0, 0)  # rows and batches taken out when last counted, and the count
+        self._beside = DetailsOnDemand(self._sealed, self._loaded.details)
         self._seeker = Seeker(self._sealed, self._place, self.chunks)
         self.refresh()
 
@@ -123,7 +125,14 @@ class TraceReader:
     @property
     def events(self) -> EventArray:
         """All rows, in seq order; read-only. Stays as it is when `refresh` finds more."""
-        return _read_only(self._load().events)
+        return read_only(self._load().events)
+
+    @property
+    def rows_on_demand(self) -> EventArray:
+        """`events`; of a long trace an `EventsOnDemand` in their place, which decodes what is looked at."""
+        if not self._undecoded or self.live:
+            return self.events
+        return cast("EventArray", on_demand(self.columns, self._sealed, self.rows))
 
     @property
     def seqs(self) -> npt.NDArray[np.int64]:
@@ -132,7 +141,7 @@ class TraceReader:
         state = (self._sealed.rows, self._sealed.removed, id(self._tail_seqs))
         if self._all_seqs[0] != state:
             every = np.concatenate([self._sealed.seqs(0, self._sealed.rows), self._tail_seqs])
-            self._all_seqs = state, _read_only(every)
+            self._all_seqs = state, read_only(every)
         return self._all_seqs[1]
 
     @property
@@ -188,7 +197,7 @@ class TraceReader:
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of the row `seq`, None where it has none."""
-        return self._load().details.get(seq)
+        return self._beside.get(seq) if self._undecoded else self._load().details.get(seq)
 
     def details_of(self, kind: int) -> Details:
         """(seqs, values) of every row of a kind that has details, in seq order."""
@@ -198,11 +207,13 @@ class TraceReader:
 
     def detail_arrays(self, kind: int) -> DetailColumn:
         """`details_of` without a Python object per row: (seqs, offsets, values)."""
+        if self._undecoded:
+            return self._beside.of_kind(kind, self.chunks(("seq", "kind"), rows=MAX_BATCH_ROWS))
         return self._load().details.of_kind(kind, self.seqs, self.events["kind"])
 
     def details_between(self, lo: int, hi: int) -> DetailColumn:
         """(seqs, offsets, values) of the details of all rows from seq `lo` to below `hi`, flat: for bulk readers."""
-        return self._load().details.between(lo, hi)
+        return self._beside.between(lo, hi) if self._undecoded else self._load().details.between(lo, hi)
 
     def columns(self, names: Sequence[str], lo: int = 0, hi: int | None = None) -> Columns:
         """Columns of rows lo .. hi - 1 by name, `seq` among them if asked for; no others are decompressed.
@@ -276,11 +287,11 @@ class TraceReader:
 
     def row_at_time(self, t_ns: int) -> int:
         """How many rows are of `t_ns` (nanoseconds since the trace began) or earlier."""
-        return self._first_past("t_ns", t_ns)
+        return first_past(self.columns, self.rows, "t_ns", t_ns)
 
     def row_at_step(self, step: int) -> int:
         """How many rows stand before the first one of a step after `step`."""
-        return self._first_past("step", step)
+        return first_past(self.columns, self.rows, "step", step)
 
     def fold_at(self, seq: int) -> BlockFold:
         """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
@@ -297,6 +308,10 @@ class TraceReader:
             if self.clean:  # it was closed while we read
                 self._read_all()
         return self._end > before
+
+    @property
+    def _undecoded(self) -> bool:
+        return self.long and not self._loaded.rows
 
     @property
     def sealed_end(self) -> int:
@@ -341,19 +356,3 @@ class TraceReader:
     def _load(self) -> Loaded:
         self._loaded.update(self._tail, self._names)
         return self._loaded
-
-    def _first_past(self, name: str, value: int) -> int:
-        """The first row whose column is greater than `value`; the column never falls by much."""
-        lo, hi = 0, self.rows
-        while hi - lo > 1 << 14:
-            middle = (lo + hi) // 2
-            if int(self.columns((name,), middle, middle + 1)[name][0]) > value:
-                hi = middle
-            else:
-                lo = middle
-        return lo + int(np.searchsorted(self.columns((name,), lo, hi)[name], value, side="right"))
-
-
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array.flags.writeable = False
-    return array

@@ -122,6 +122,22 @@ class SealedRows:
             into[:] = whole[batch.skip :]
         return details
 
+    def details(self, number: int) -> DetailColumn:
+        """(seqs, offsets, values) of the details of a batch.
+
+        Raises:
+            Unreadable: it was taken out of the list.
+        """
+        batch = self.batches[number]
+        rows = batch.rows + batch.skip
+        at, offsets, values = self._decoded(batch, lambda m: batch.segment.decode_details(m, batch.offset, rows))
+        first = int(np.searchsorted(at, batch.skip))
+        return at[first:] + (batch.first_seq - batch.skip), offsets[first:], values
+
+    def batch_of(self, row: int) -> int:
+        """The number of the batch that holds a row."""
+        return bisect_right(self.starts, row) - 1
+
     def damage(self) -> list[str]:
         """One line for each thing found wrong."""
         return [line for segment in self.segments.values() for line in segment.damage]

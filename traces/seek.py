@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.folder import KEYFRAMES
 from kvscope.traces.keyframes import Keyframes, batches_key, dump_keyframes, load_keyframes, save_keyframes
@@ -12,6 +14,7 @@ from kvscope.traces.place import Place
 from kvscope.traces.retention import load_base
 from kvscope.traces.sealed import Columns, SealedRows
 
+ReadColumns = Callable[[tuple[str, ...], int, int], Columns]
 Chunks = Callable[[tuple[str, ...], int, int, int], Iterator[Columns]]
 
 
@@ -68,3 +71,15 @@ class Seeker:
             at = row
         if keep and self._place.path.is_dir():
             save_keyframes(self._place.path / KEYFRAMES, dump_keyframes(keys, key))
+
+
+def first_past(columns: ReadColumns, rows: int, name: str, value: int) -> int:
+    """The first row whose column is greater than `value`; the column never falls by much."""
+    lo, hi = 0, rows
+    while hi - lo > 1 << 14:
+        middle = (lo + hi) // 2
+        if int(columns((name,), middle, middle + 1)[name][0]) > value:
+            hi = middle
+        else:
+            lo = middle
+    return lo + int(np.searchsorted(columns((name,), lo, hi)[name], value, side="right"))

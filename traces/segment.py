@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.codec import DetailColumn, arrow_schema, decode_batch, decode_columns, schema_bytes
+from kvscope.traces.codec import (
+    DetailColumn,
+    arrow_schema,
+    decode_batch,
+    decode_columns,
+    decode_details,
+    schema_bytes,
+)
 from kvscope.traces.files import AppendFile, PWrite
 from kvscope.traces.place import Place
 from kvscope.traces.schema import EventArray
@@ -236,6 +243,14 @@ class SegmentReader:
         """Some columns of a batch; None, and a line in `damage`, when it is unreadable."""
         try:
             return decode_columns(message, self._schema or arrow_schema(), names, rows)
+        except ValueError as error:
+            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
+            return None
+
+    def decode_details(self, message: bytes, offset: int, rows: int) -> DetailColumn | None:
+        """The details of a batch; None, and a line in `damage`, when it is unreadable."""
+        try:
+            return decode_details(message, self._schema or arrow_schema(), rows)
         except ValueError as error:
             self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
             return None

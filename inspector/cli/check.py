@@ -56,10 +56,12 @@ def _check_one(
     from kvscope.inspector import findings
     from kvscope.inspector.junit import write_junit
     from kvscope.inspector.report import report, to_json
+    from kvscope.inspector.source import frozen
     from kvscope.inspector.suppress import suppress
     from kvscope.traces import open_trace
 
-    opened = open_trace(trace)
+    reader = open_trace(trace)
+    opened = frozen(reader)  # a long trace is decoded a piece at a time
     result, taken = suppress(findings.check(opened), opened, rules)
     about = f"{trace}: " if heading else ""
     for line in (*opened.warnings, *result.notes, *(str(t) for t in taken)):
@@ -67,7 +69,7 @@ def _check_one(
     if junit is not None:
         write_junit(junit, result, opened, name=str(trace), suppressed=taken)
     if as_json:
-        told = to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
+        told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
         return result, told | {"suppressed": [t.to_json() for t in taken]}
     if result.nothing_to_check:
         text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
@@ -75,7 +77,7 @@ def _check_one(
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
-        sys.stdout.write(about + clean_line(result, opened.missing) + "\n")
+        sys.stdout.write(about + clean_line(result, reader.missing) + "\n")
     return result, {}
 
 

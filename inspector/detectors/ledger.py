@@ -7,8 +7,9 @@ import numpy as np
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import FREE, QUARANTINED, UNPLACED, Block, Row
 from kvscope.inspector.detectors.replay import Ledger
+from kvscope.inspector.longrun import counts_at
 from kvscope.inspector.measures import series
-from kvscope.inspector.source import Names, joined, life
+from kvscope.inspector.source import IntArray, Names, joined, life
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, to_signed
 
 
@@ -204,13 +205,10 @@ class Cons(Detector):
         if not self._witnesses or not self._sizes_known():
             self.ledger.unjudged += len(self._witnesses)
             return
-        measured = series(self.ledger.trace)
         names = DETAIL_FIELDS[Kind.WITNESS][:6]
-        rows = np.searchsorted(measured.seq, [seq for seq, _ in self._witnesses])
-        made = np.stack([getattr(measured, name)[rows] for name in names], axis=1)
-        sizes = measured.blocks[rows].tolist()
+        made, sizes = self._counted(names, np.asarray([seq for seq, _ in self._witnesses], np.int64))
         said: tuple[int, ...] = ()
-        for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes, strict=True):
+        for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes.tolist(), strict=True):
             own = self.ledger.details[Kind.WITNESS].get(seq)
             if own is None or len(own) < len(names):
                 continue
@@ -225,6 +223,16 @@ class Cons(Detector):
                 off = f"; they add up to {total}, the pool has {size}" if len(wrong) > 6 else ""
                 self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)
             said = wrong if any(wrong) else ()
+
+    def _counted(self, names: tuple[str, ...], seqs: IntArray) -> tuple[IntArray, IntArray]:
+        """([event, measure], pool's size) just after some events, as the events make them."""
+        trace = self.ledger.trace
+        if getattr(trace, "on_demand", False):
+            found = counts_at(trace.source, np.searchsorted(np.asarray(trace.seqs), seqs))  # type: ignore[attr-defined]
+            return np.stack([found[name] for name in names], axis=1), found["blocks"]
+        measured = series(trace)
+        rows = np.searchsorted(measured.seq, seqs)
+        return np.stack([getattr(measured, name)[rows] for name in names], axis=1), measured.blocks[rows]
 
     def _sizes_known(self) -> bool:
         """Whether the pool's size is known at every event: among lost ones may be a GROW or SHRINK."""

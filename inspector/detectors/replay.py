@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.inspector.detectors.moves import Copies, HostSlots
+from kvscope.inspector.detectors.passing import details_by_kind
 from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
@@ -33,7 +34,7 @@ from kvscope.inspector.detectors.records import (
     mixed,
 )  # fmt: skip
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import Frozen, TraceLike, details_map, rows_until, size_after
+from kvscope.inspector.source import Frozen, TraceLike, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
@@ -52,8 +53,7 @@ class Ledger:
         self.full = (1 << trace.block_size) - 1
         self.blocks = Blocks()
         self.sequences: dict[int, Sequence] = {}
-        self.details = {k: details_map(trace, k) for k in (Kind.SCHED, Kind.COW, Kind.LEASE, Kind.WITNESS)}
-        self.details |= {k: details_map(trace, k) for k in (Kind.PUBLISH, Kind.HIT, Kind.SWAP_OUT, Kind.SWAP_IN)}
+        self.details = details_by_kind(trace)
         self.seq = -1  # number of the event at hand
         self.findings: list[Finding] = []
         self.not_kept = 0

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import Frozen, IntArray
+from kvscope.traces.details import picked
 from kvscope.traces.schema import EventArray, Kind
 
 # Kinds whose details the detectors look at, and how many values of each; the others' are never read.
@@ -57,24 +58,40 @@ class DetailTables:
     """
 
     def __init__(self, trace: Frozen) -> None:
-        self.ragged = False
-        self._tables = {kind: self._matrix(trace, kind) for kind in DETAILED}
-
-    def _matrix(self, trace: Frozen, kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
-        width = DETAILED[kind]
-        seqs, offsets, values = trace.detail_arrays(int(kind))
-        lengths = np.diff(offsets)
-        if (lengths == width).all():
-            return seqs, values.reshape(-1, width)
-        if kind in _EXACT or not (lengths >= width).all():
-            self.ragged = True
-            return np.empty(0, np.int64), np.empty((0, width), np.int64)
-        return seqs, values[offsets[:-1, None] + np.arange(width)]
+        self._tables = {kind: _matrix(kind, *trace.detail_arrays(int(kind))) for kind in DETAILED}
+        self.ragged = any(found is None for found in self._tables.values())
 
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""
-        known, values = self._tables[kind]
-        return _matched(known, values, seqs)
+        return _matched(*(self._tables[kind] or _no_matrix(kind)), seqs)
+
+
+class PartDetails(DetailTables):
+    """The details of the events [first, first + length) alone; `kinds` are theirs."""
+
+    def __init__(self, trace: Frozen, first: int, kinds: npt.NDArray[np.uint8]) -> None:
+        seqs, offsets, values = trace.details_between(first, first + len(kinds))
+        kind_of = kinds[seqs - first]
+        self._tables = {}
+        for kind in DETAILED:
+            self._tables[kind] = _matrix(kind, *picked(seqs, offsets, values, np.flatnonzero(kind_of == kind)))
+        self.ragged = any(found is None for found in self._tables.values())
+
+
+def _matrix(
+    kind: Kind, seqs: IntArray, offsets: IntArray, values: IntArray
+) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
+    """(numbers, values as rows) of the details of one kind; None where they are not as wide as that kind's are."""
+    width, lengths = DETAILED[kind], np.diff(offsets)
+    if (lengths == width).all():
+        return seqs, values.reshape(-1, width)
+    if kind in _EXACT or not (lengths >= width).all():
+        return None
+    return seqs, values[offsets[:-1, None] + np.arange(width)]
+
+
+def _no_matrix(kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    return np.empty(0, np.int64), np.empty((0, DETAILED[kind]), np.int64)
 
 
 class GivenDetails:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvscope.inspector.screen.blocks import HELD, QUARANTINED, BlockPass, BlockStates
-from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, flags
+from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, PartDetails, flags
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
 from kvscope.inspector.screen.runs import ROW_BITS
 from kvscope.inspector.screen.sequences import MOST_SEQUENCES, SequencePass, SequenceStates
@@ -56,21 +56,28 @@ def screen(trace: Frozen) -> Screened:
     kinds = np.bincount(events["kind"], minlength=256).astype(np.bool_)
     if not understood(events):
         return Screened({"unknown kind": 0}, 0, 0)
-    blocks = int(events["block"].max(initial=-1)) + 1
-    sequences = int(events["seq_id"].max(initial=-1)) + 1
+    blocks, sequences = _most(trace, "block") + 1, _most(trace, "seq_id") + 1
     if max(blocks, trace.num_blocks) >= _MOST_BLOCKS or sequences > MOST_SEQUENCES:
         return Screened({"too large": 0}, 0, 0)
-    details = DetailTables(trace)
-    if details.ragged:
-        return Screened({"details": 0}, 0, 0)
+    whole = None if trace.on_demand else DetailTables(trace)
     made = Screen(trace.num_blocks, min(blocks, trace.num_blocks), 1, trace.block_size,
                   ordered=bool(kinds[Kind.COMMIT] | kinds[Kind.SCHED]))  # fmt: skip
     for first, part in _chunks(events):
+        details = whole or PartDetails(trace, first, part["kind"])
+        if details.ragged:
+            return Screened({"details": first}, 0, 0)
         if made.feed(Chunk(part, first, details)):
             break
     else:
         made.finish(len(events))
     return made.result()
+
+
+def _most(trace: Frozen, name: str) -> int:
+    """The greatest value of a column, -1 in an empty trace."""
+    if not trace.on_demand:
+        return int(trace.events[name].max(initial=-1))
+    return max((int(part[name].max()) for part in trace.source.chunks((name,))), default=-1)  # type: ignore[attr-defined]
 
 
 def _chunks(events: EventArray) -> Iterator[tuple[int, EventArray]]:
