@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray, usable
+from kvscope.inspector.facts import usable
+from kvscope.inspector.source import IntArray
 from kvscope.inspector.sums import COUNTS, STATES, Part, PoolSums
 from kvscope.traces.fold import kind_mask
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind, Reason
@@ -32,8 +33,9 @@ TOTALS = ("cow_copies", "preemptions", "refusals", "evictions", "prefix_hit_toke
 
 # Kinds that a summary asks more of than how often they occur: few of all rows.
 SINGLED = kind_mask(
-    set(Kind) - {Kind.WRITE, Kind.COMMIT, Kind.SCHED, Kind.COPY_DONE, Kind.MISS, Kind.STEP_BEGIN, Kind.STEP_END,
-                 Kind.WITNESS, Kind.PUBLISH, Kind.UNPUBLISH, Kind.QUARANTINE, Kind.LEASE, Kind.UNLEASE, Kind.RELEASE}
+    frozenset(Kind)
+    - {Kind.WRITE, Kind.COMMIT, Kind.SCHED, Kind.COPY_DONE, Kind.MISS, Kind.STEP_BEGIN, Kind.STEP_END, Kind.WITNESS,
+       Kind.PUBLISH, Kind.UNPUBLISH, Kind.QUARANTINE, Kind.LEASE, Kind.UNLEASE, Kind.RELEASE}
 )  # fmt: skip
 _SINGLED_COLUMNS = ("kind", "reason", "block", "gen", "seq_id", "lblock", "aux", "t_ns", "step")
 

@@ -28,7 +28,8 @@ from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows, pool
 from kvscope.inspector.spans import FloatArray, mean_over_time
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import timeline
-from kvscope.inspector.told import COUNT_NAMES, RATIO_NAMES, told
+from kvscope.inspector.told import COUNT_NAMES as COUNT_NAMES
+from kvscope.inspector.told import RATIO_NAMES, told
 from kvscope.traces.schema import EventArray, Kind, Reason
 
 CountArray = npt.NDArray[np.int32]
