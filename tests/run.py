@@ -34,6 +34,7 @@ SUITES = (
     Suite("unit", SINGLE, spread=True),
     Suite("golden", SINGLE),
     Suite("property", SINGLE, spread=True),
+    Suite("races", SINGLE, spread=True),
     Suite("kernels", SINGLE, spread=True),
     Suite("quality"),
     Suite("browser", SINGLE),

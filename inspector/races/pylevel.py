@@ -1,0 +1,155 @@
+"""Switch points in any Python code: before each line, or before each instruction that touches something shared.
+
+The target needs to know nothing of us: `sys.settrace` calls back in our threads alone, and only in functions of the
+target's modules. An instruction that works on locals and constants alone commutes with everything another thread does,
+so there is no point in front of it: that leaves out nothing.
+
+CPython with a GIL gives it up at function entries, backward jumps and after calls into C, and nowhere else. A switch
+at another place is one that only a build without a GIL (or another interpreter, or another version) can make; `Place`
+says which it was.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Collection
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from kvscope.inspector.races.control import Control
+
+_LOCAL = (
+    "LOAD_FAST", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "POP_TOP", "POP_EXCEPT", "PUSH_", "NOP", "CACHE", "COPY",
+    "SWAP", "RESUME", "PRECALL", "KW_NAMES", "EXTENDED_ARG", "RETURN_", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP",
+    "JUMP", "POP_JUMP", "MAKE_CELL", "MAKE_FUNCTION", "COPY_FREE_VARS", "IS_OP", "LOAD_CLOSURE", "RERAISE", "END_FOR",
+    "LOAD_SMALL_INT", "NOT_TAKEN", "RETURN_GENERATOR", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS", "CHECK_EXC_MATCH",
+)  # fmt: skip
+_GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME")
+_SELF = __package__
+
+
+class Place(NamedTuple):
+    """Where a point is. gil: whether a switch here can happen under a GIL."""
+
+    file: str
+    line: int
+    function: str
+    gil: bool
+
+
+class SharedCode:
+    """Which instructions of a code object touch something shared; looked at once per code object."""
+
+    def __init__(self) -> None:
+        self._known: dict[CodeType, frozenset[int]] = {}
+        self._names: dict[CodeType, dict[int, str]] = {}
+
+    def offsets(self, code: CodeType) -> frozenset[int]:
+        """Offsets of these instructions."""
+        found = self._known.get(code)
+        if found is None:
+            found = frozenset(i.offset for i in dis.get_instructions(code) if not i.opname.startswith(_LOCAL))
+            self._known[code] = found
+        return found
+
+    def name(self, code: CodeType, offset: int) -> str:
+        """The instruction at an offset."""
+        if code not in self._names:
+            self._names[code] = {i.offset: i.opname for i in dis.get_instructions(code)}
+        return self._names[code].get(offset, "")
+
+
+class Tracer:
+    """Makes points of the lines, or instructions, that our threads run in some modules.
+
+    Args:
+        control: whose points they are.
+        modules: names of the modules whose functions are looked at.
+        opcodes: before instructions; else before lines.
+    """
+
+    def __init__(self, control: Control, modules: Collection[str], *, opcodes: bool) -> None:
+        self.control, self.modules, self.opcodes = control, frozenset(modules), opcodes
+        self.code = SharedCode()
+        self.watching = False  # note down every instruction, for `gil`
+        self._last: dict[int, tuple[FrameType, int]] = {}  # thread -> the instruction it ran last
+
+    def install(self) -> None:
+        """From here on in this thread."""
+        self._last.pop(self._thread(), None)
+        sys.settrace(self._call)
+
+    @staticmethod
+    def remove() -> None:
+        """No longer in this thread."""
+        sys.settrace(None)
+
+    def place(self, thread: int) -> Place:
+        """Where the point is that this thread has just reached."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and _inside(frame):
+            frame = frame.f_back
+        if frame is None:
+            return Place("", 0, "", True)
+        return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, self._gil(frame, thread))
+
+    def _gil(self, frame: FrameType, thread: int) -> bool:
+        last = self._last.get(thread)
+        if last is None or not self.watching or last[0] is not frame:
+            return last is None or not self.watching  # back from a Python function: its return gives nothing up
+        return self.code.name(frame.f_code, last[1]).startswith(_GIVES_GIL)
+
+    def _thread(self) -> int:
+        me = self.control.mine()
+        return me.number if me is not None else -1
+
+    def _call(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_globals.get("__name__") not in self.modules:
+            return None
+        if self.watching:
+            frame.f_trace_opcodes = True
+            self._last.pop(self._thread(), None)  # a function has been entered: that gives the GIL up
+            return self._watch
+        if self.opcodes:
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return self._opcode
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self.control.point(("line", frame.f_code.co_name, frame.f_lineno))
+        return self._line
+
+    def _opcode(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            code, offset = frame.f_code, frame.f_lasti
+            if offset in self.code.offsets(code):
+                self.control.point(("opcode", code.co_name, offset))
+        return self._opcode
+
+    def _watch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """As `_line` and `_opcode`, and note what runs."""
+        if event == "opcode":
+            if self.opcodes:
+                self._opcode(frame, event, arg)
+            self._last[self._thread()] = (frame, frame.f_lasti)
+        elif event == "line" and not self.opcodes:
+            self._line(frame, event, arg)
+        return self._watch
+
+
+def _inside(frame: FrameType) -> bool:
+    """Whether a frame is the explorer's, a recorder's, or of `threading`: never what the user wants to see."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name == "threading" or name.startswith((f"{_SELF}.", "kvscope.traces."))
+
+
+def place_of(_thread: int) -> Place:
+    """Where a point is, where no tracer runs."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _inside(frame):
+        frame = frame.f_back
+    if frame is None:
+        return Place("", 0, "", True)
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, True)
