@@ -27,8 +27,8 @@ def arrow_schema() -> Any:
     return pa.schema([*columns, ("detail", pa.list_(pa.int64()))])
 
 
-def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
-    """One framed Arrow message, zstd level 1, with the event columns of `rows` and their details."""
+def batch_of(rows: npt.NDArray[np.void], details: DetailColumn) -> Any:
+    """An Arrow record batch with the event columns of `rows` and their details."""
     import pyarrow as pa
 
     schema = arrow_schema()
@@ -50,7 +50,14 @@ def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
     detail = pa.Array.from_buffers(
         schema.field("detail").type, count, [valid, pa.py_buffer(starts)], children=[numbers]
     )
-    batch = pa.RecordBatch.from_arrays([*columns, detail], schema=schema)
+    return pa.RecordBatch.from_arrays([*columns, detail], schema=schema)
+
+
+def encode_batch(rows: npt.NDArray[np.void], details: DetailColumn) -> bytes:
+    """One framed Arrow message, zstd level 1, with the event columns of `rows` and their details."""
+    import pyarrow as pa
+
+    batch, schema = batch_of(rows, details), arrow_schema()
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:

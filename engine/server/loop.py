@@ -96,6 +96,7 @@ class EngineLoop:
         self.max_requests = max_requests
         self.started = time.time()
         self.served = 0
+        self.tokens = 0  # generated so far
         self.failed: str | None = None  # why it no longer serves
         self._on_step = on_step
         self._inbox: queue.SimpleQueue[_Submit | _Abort | _Call | _Stop] = queue.SimpleQueue()
@@ -111,6 +112,11 @@ class EngineLoop:
     def live(self) -> int:
         """Requests that are queued or running."""
         return self._live
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._stopping
 
     def start(self) -> EngineLoop:
         """Start the thread."""
@@ -258,6 +264,7 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001 - its requests are told, the process lives
             self._fail(error)
             return
+        self.tokens += len(tokens)
         by_request: dict[int, list[Token]] = {}
         for token in tokens:
             by_request.setdefault(token.request_id, []).append(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 import threading
@@ -75,10 +76,13 @@ def serve(
     locate(model)
     try:
         from kvscope.engine.server import EngineLoop, ServerConfig, create_app
-        from kvscope.inspector.telemetry.routes import debug_router, metrics_router
+        from kvscope.inspector.telemetry.debug import debug_router
+        from kvscope.inspector.telemetry.routes import metrics_router
     except ImportError as error:
         raise MissingDependency(f"serving needs {error.name}: pip install 'kvscope[server]'") from None
     from kvscope.engine.engine import Engine, EngineConfig
+    from kvscope.inspector.online import OnlineSanitizer
+    from kvscope.inspector.telemetry.watch import Watch
 
     settings = ServerConfig(max_body=body, max_tokens=max_tokens, token=token, grace_s=grace)
     listener = _listen(host, port)
@@ -88,12 +92,14 @@ def serve(
         num_blocks=pool.blocks(loaded, dtype.itemsize, device), block_size=block_size, scheduler=limits,
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
-    served = name or Path(model).name or model
+    served, run_id = name or Path(model).name or model, secrets.token_hex(8)
     with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:
         recorded = trace if sink is not None else None
         loop = EngineLoop(Engine(loaded, config, sink=sink), max_requests=max_requests).start()
-        routers = [metrics_router(loop, recorded), *([debug_router(loop, recorded)] if debug_routes else [])]
-        app = create_app(loop, model=served, config=settings, routers=routers)
+        sanitizer = sink if isinstance(sink, OnlineSanitizer) else None
+        watch = Watch(loop, recorded, run_id=run_id, model=served, sanitizer=sanitizer)
+        routers = [metrics_router(watch), *([debug_router(watch)] if debug_routes else [])]
+        app = create_app(loop, model=served, config=settings, routers=routers, run_id=run_id)
         address = listener.getsockname()
         say(f"serving {served} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
         if recorded is not None:

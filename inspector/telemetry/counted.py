@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.schema import EventArray, Kind
+from kvscope.traces.schema import EventArray, Kind, Reason
 
 BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _NEVER = -1
+_ARRIVALS = np.zeros(256, np.bool_)
+_ARRIVALS[[Kind.SUBMIT, Kind.ADMIT, Kind.ABORT, Kind.FINISH]] = True
 
 
 @dataclass(slots=True)
@@ -45,8 +47,9 @@ class Counted:
         self.kinds = np.zeros(256, np.int64)
         self.reasons = np.zeros((256, 256), np.int64)  # by kind, then reason
         self.copied_slots = 0
-        self.hit_blocks = 0
-        self.prompt_blocks = 0
+        self.hit_tokens = 0
+        self.query_tokens = 0
+        self._prompts: dict[int, int] = {}  # tokens of what was submitted and not admitted yet
         self.lifetime, self.idle_before_evict, self.reuse_gap = Histogram(), Histogram(), Histogram()
         self._born = np.full(num_blocks, _NEVER, np.int64)
         self._taken = np.full(num_blocks, _NEVER, np.int64)
@@ -61,7 +64,29 @@ class Counted:
         self.kinds += np.bincount(kinds, minlength=256)
         np.add.at(self.reasons, (kinds, events["reason"]), 1)
         self.copied_slots += int(events["fill"][kinds == Kind.COW].astype(np.int64).clip(min=0).sum())
+        self._prefixes(events[_ARRIVALS[kinds]])
         self._times(events[(events["block"] >= 0) & (events["block"] < 1 << 26)])
+
+    @property
+    def cow_copies(self) -> int:
+        """Copies on write; blocks that a resize moved are none."""
+        return int(self.kinds[Kind.COW] - self.reasons[Kind.COW, Reason.RESIZED])
+
+    @property
+    def oom_events(self) -> int:
+        """Operations refused because there were no blocks."""
+        return int(self.reasons[Kind.REFUSED, Reason.NO_BLOCKS])
+
+    def _prefixes(self, events: EventArray) -> None:
+        for event in events:
+            kind, seq_id, aux = int(event["kind"]), int(event["seq_id"]), int(event["aux"])
+            if kind == Kind.SUBMIT:
+                self._prompts[seq_id] = aux
+                continue
+            prompt = self._prompts.pop(seq_id, None)
+            if kind == Kind.ADMIT and prompt is not None:
+                self.hit_tokens += aux
+                self.query_tokens += prompt
 
     def _times(self, events: EventArray) -> None:
         if not len(events):
