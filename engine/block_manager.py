@@ -31,7 +31,7 @@ class BlockManager(Elastic, Swapping, Stepping):
         num_blocks, block_size: pool geometry, in blocks and slots.
         sink: where events go; None records nothing.
         share_prefixes: publish full blocks and look prompts up among them.
-        lock_factory: makes the one lock; a race explorer passes its own.
+        lock_factory: makes the one lock, `threading.Lock` if None; a race explorer puts its own in the place of either.
         hash_key: key of the prefix hashes; random when None (give one for repeatable traces).
         lease_clock: what the deadlines of leases are counted in; the number of the step begun last when None.
         host_blocks: slots of the host tier, where `swap_out` puts blocks.

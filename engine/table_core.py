@@ -44,7 +44,7 @@ class TableCore:
         *,
         sink: EventSink | None = None,
         share_prefixes: bool = True,
-        lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
+        lock_factory: Callable[[], AbstractContextManager[object]] | None = None,
         hash_key: bytes | None = None,
         lease_clock: Callable[[], int] | None = None,
         host_blocks: int = 0,
@@ -55,7 +55,7 @@ class TableCore:
         self.block_size = block_size
         self.prefixes = PrefixCache(self.pool, share=share_prefixes)
         self._sink = sink
-        self._lock = lock_factory()
+        self._lock = (lock_factory or threading.Lock)()
         self._tables: dict[int, SequenceTable] = {}
         self._steps = StepLedger()
         # Whether writes are ours: a planted fault that replaces a part of them sees each one.

@@ -49,14 +49,14 @@ class RegionManager:
         space: Space,
         *,
         sink: EventSink | None = None,
-        lock_factory: Callable[[], AbstractContextManager[object]] = threading.Lock,
+        lock_factory: Callable[[], AbstractContextManager[object]] | None = None,
     ) -> None:
         self.space = space
         self.num_blocks = space.num_blocks
         self.block_size = space.block_size
         self.moved_tokens = 0
         self._sink = sink
-        self._lock = lock_factory()
+        self._lock = (lock_factory or threading.Lock)()
         self._rows: dict[int, _Row] = {}
         self._gen = np.zeros(space.num_blocks, dtype=np.int32)
         self._writes: list[tuple[int, int, int]] = []  # seq_id, lo, hi since the last begin_step

@@ -7,7 +7,8 @@ control.py    one thread at a time: the baton, deadlock, watchdog;  worker.py  i
 schedule.py   a schedule, its string, replay;  random_.py  pct.py  exhaustive.py  the schedulers
 locks.py      Lock, RLock, Condition of the target;  pylevel.py  lines and instructions;  hooks.py  our own pool
 player.py     plays one schedule and judges it;  history.py  linear.py  calls, results, linearizability
-exploration.py many schedules;  shrink.py  the shortest that fails;  lanes.py  outcome.py  how it is told
+exploration.py  many schedules;  shrink.py  the shortest that fails;  lanes.py  outcome.py  how it is told
+allocators.py  any paged allocator;  program.py  what its threads do;  shared.py  how it is judged
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvscope.inspector.races.allocators import AllocatorOutcome, explore_allocator
     from kvscope.inspector.races.control import point
     from kvscope.inspector.races.exploration import explore, explore_race
     from kvscope.inspector.races.outcome import Outcome
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from kvscope.inspector.races.worker import Failure
 
 _HOMES = {
-    "Failure": "worker", "Outcome": "outcome", "Race": "race", "explore": "exploration", "explore_race": "exploration",
-    "point": "control",
+    "AllocatorOutcome": "allocators", "Failure": "worker", "Outcome": "outcome", "Race": "race",
+    "explore": "exploration", "explore_allocator": "allocators", "explore_race": "exploration", "point": "control",
 }  # fmt: skip
-__all__ = ["Failure", "Outcome", "Race", "explore", "explore_race", "point"]
+__all__ = [
+    "AllocatorOutcome", "Failure", "Outcome", "Race", "explore", "explore_allocator", "explore_race", "point",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

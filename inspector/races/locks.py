@@ -66,7 +66,8 @@ class ControlledLock:
     def release(self) -> None:
         """Give it back; another thread may run next. A Lock may be released by any thread, as Python's."""
         control = current()
-        if self.count == 0 or (self.reentrant and control is not None and self.owner is not control.mine()):
+        me = control.mine() if control is not None else None
+        if self.count == 0 or (self.reentrant and self.owner != (me or _OUTSIDE)):
             if control is not None and control.aborting:
                 return
             raise RuntimeError("cannot release un-acquired lock")

@@ -15,7 +15,7 @@ from kvscope.inspector.races.locks import Controlled
 from kvscope.inspector.races.pylevel import Tracer, place_of
 from kvscope.inspector.races.race import LEVELS, Race, actions
 from kvscope.inspector.races.schedule import ReplayScheduler, Scheduler, Switch
-from kvscope.inspector.races.worker import Failure, Run
+from kvscope.inspector.races.worker import Failure, Run, failure_of
 
 _MOST_ORDERS = 3_000
 _RAW = (int, str, float, list, dict, set, tuple, bytearray)
@@ -140,9 +140,7 @@ class Player:
             problems = self.race.check(target) if self.race.check is not None else None
             observed = freeze(self.race.observe(target)) if self.race.observe is not None else None
         except Exception as error:  # noqa: BLE001 - whatever the target's own code or check raises is the verdict
-            kind = "violation" if isinstance(error, AssertionError | KVScopeError) else "crash"
-            words = str(error) if kind == "violation" and str(error) else f"{type(error).__name__}: {error}"
-            return Failure(kind, words.split("\n")[0], code=str(getattr(error, "code", "") or "")), None
+            return failure_of(error), None
         if isinstance(problems, Failure):
             return problems, observed
         if problems and problems is not True:

@@ -16,7 +16,11 @@ Thread = Action | Sequence[Action]
 LEVELS = ("hook", "line", "opcode")
 MAX_THREADS = 8
 _EXAMPLES = "kvscope.inspector.races.examples"
-_NOT_LOOKED_AT = ("kvscope.inspector", "kvscope.traces", "_pytest", "pytest", "hypothesis", "builtins", "numpy")
+_OURS = ("races", "fuzz.adapter", "fuzz.harness", "fuzz.protocol")  # what looks and adapts, not what is looked at
+_NOT_LOOKED_AT = (
+    *(f"kvscope.inspector.{name}" for name in _OURS), "kvscope.traces", "_pytest", "pytest", "hypothesis", "builtins",
+    "numpy", "torch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,36 @@ class Race:
             return frozenset(self.modules)
         homes = {getattr(self.make, "__module__", "")}
         homes |= {getattr(action, "__module__", "") for thread in self.threads for action in actions(thread)}
-        kinds = (
-            [*type(target).__mro__, *(type(v) for v in vars(target).values())] if hasattr(target, "__dict__") else []
-        )
+        kinds = _classes(target)
         homes |= {kind.__module__ for kind in kinds}
-        package = type(target).__module__.split(".")[0]
-        if package != "kvscope":
-            homes |= {name for name in sys.modules if name.split(".")[0] == package}
+        homes |= _beside({kind.__module__ for kind in kinds if _is_users(kind.__module__)})
         return frozenset(home for home in homes if home and _is_users(home))
+
+
+def _classes(target: Any) -> set[type]:
+    """The class of the target and of what it holds, two levels deep, with their bases."""
+    found: set[type] = set()
+    level = [target]
+    for _ in range(3):
+        found |= {kind for thing in level for kind in type(thing).__mro__}
+        level = [value for thing in level for value in _held(thing)]
+    return found
+
+
+def _held(thing: Any) -> list[Any]:
+    values = list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+    if isinstance(thing, list | tuple | set | frozenset):
+        values += list(thing)[:4]
+    if isinstance(thing, dict):
+        values += list(thing.values())[:4]
+    return values
+
+
+def _beside(modules: set[str]) -> set[str]:
+    """All loaded modules of the packages that these belong to; of ours, of the room."""
+    packages = {".".join(name.split(".")[: 2 if name.startswith("kvscope.") else 1]) for name in modules}
+    packages -= {"kvscope.inspector", "kvscope.traces", "__main__"}
+    return {name for name in sys.modules if any(name == p or name.startswith(f"{p}.") for p in packages)}
 
 
 def _is_users(module: str) -> bool:

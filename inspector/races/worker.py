@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvscope.errors import KVScopeError
 from kvscope.inspector.races.schedule import Decisions
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class Failure:
         return other is not None and (self.kind, self.code) == (other.kind, other.code)
 
 
+def failure_of(error: BaseException, thread: int = -1) -> Failure:
+    """What an exception means: a broken rule where it is an assertion or one of our own errors, else a crash."""
+    broken = isinstance(error, AssertionError | KVScopeError)
+    words = str(error) if broken and str(error) else f"{type(error).__name__}: {error}"
+    code = str(getattr(error, "code", "") or "") if broken else ""
+    why = getattr(error, "why", "")
+    return Failure("violation" if broken else "crash", (why or words).split("\n")[0], code, thread)
+
+
 @dataclass(slots=True)
 class Run:
     """What one schedule did."""
@@ -90,7 +100,7 @@ class Worker(threading.Thread):
             except Abort:
                 pass
             except BaseException as error:  # noqa: BLE001 - a target may raise anything; it is reported
-                self.control.fail(Failure("crash", f"{type(error).__name__}: {error}", thread=self.number))
+                self.control.fail(failure_of(error, self.number))
             self.control.finished(self)
 
     def able(self) -> bool:

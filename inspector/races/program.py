@@ -1,0 +1,72 @@
+"""Small programs for threads on one paged allocator, and the string that brings one back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from kvscope.errors import UsageError
+
+Operation = tuple[str, int, int]  # name, which of the thread's sequences, how much
+_NAMES = ("append", "append", "add", "fork", "free", "free", "truncate")
+_HEAD = "kvra1"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadProgram:
+    """A pool, a prompt that every thread gets a fork of (where it can), and what each thread does."""
+
+    num_blocks: int
+    block_size: int
+    prompt: int
+    threads: tuple[tuple[Operation, ...], ...]
+
+    @classmethod
+    def draw(cls, source: random.Random, threads: int, size: int) -> ThreadProgram:
+        """A random one with up to `size` operations per thread."""
+        block_size = source.randint(1, 3)
+        programs = tuple(tuple(_operation(source) for _ in range(source.randint(1, size))) for _ in range(threads))
+        return cls(source.randint(threads, threads + 4), block_size, source.randint(1, 2 * block_size), programs)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        own = [f"worker-{i + 1}: " + "; ".join(f"{name}({pick}, {n})" for name, pick, n in ops)
+               for i, ops in enumerate(self.threads)]  # fmt: skip
+        return [f"{self.num_blocks} blocks of {self.block_size}, a prompt of {self.prompt} that all threads have", *own]
+
+    def __str__(self) -> str:
+        own = "/".join("-".join(f"{name}.{pick}.{n}" for name, pick, n in ops) or "none" for ops in self.threads)
+        return f"{_HEAD}/{self.num_blocks}.{self.block_size}.{self.prompt}/{own}"
+
+    @classmethod
+    def parse(cls, text: str) -> tuple[ThreadProgram, str]:
+        """A program and the schedule behind it.
+
+        Raises:
+            UsageError: the string is not one of these.
+        """
+        try:
+            program, schedule = text.strip().split("@")
+            head, sizes, *own = program.split("/")
+            blocks, size, prompt = map(int, sizes.split("."))
+            calls = [[c.split(".") for c in ops.split("-")] if ops != "none" else [] for ops in own]
+            threads = tuple(tuple((name, int(pick), int(n)) for name, pick, n in ops) for ops in calls)
+            if head != _HEAD or any(name not in _NAMES for ops in threads for name, _, _ in ops):
+                raise ValueError
+        except ValueError:
+            raise UsageError(
+                f"{text.strip()[:60]!r} is no replay string of an allocator: one begins {_HEAD}/"
+            ) from None
+        return cls(blocks, size, prompt, threads), schedule
+
+    def smaller(self) -> list[ThreadProgram]:
+        """With one operation less."""
+        return [
+            replace(self, threads=(*self.threads[:t], ops[:i] + ops[i + 1 :], *self.threads[t + 1 :]))
+            for t, ops in enumerate(self.threads)
+            for i in range(len(ops))
+        ]
+
+
+def _operation(source: random.Random) -> Operation:
+    return source.choice(_NAMES), source.randrange(4), source.randrange(8)

@@ -1,0 +1,177 @@
+"""What the threads of a program share: the allocator under test, and the shadow by which it is judged from outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from kvscope.errors import OutOfBlocks
+from kvscope.inspector.fuzz.protocol import Copy, Factory, PagedAllocator, Violation, build, offers
+from kvscope.inspector.fuzz.shadow import Prefix, Shadow
+from kvscope.inspector.races.control import current
+from kvscope.inspector.races.program import ThreadProgram
+
+Contents = dict[int, dict[int, Any]]  # of blocks: what their slots held
+
+
+class Shared:
+    """What the threads of a program have in common: the allocator, its shadow, and whose the sequences are."""
+
+    def __init__(self, factory: Factory, program: ThreadProgram) -> None:
+        self.target: PagedAllocator = build(factory, program.num_blocks, program.block_size)
+        self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
+        self.capacity = self.target.num_free()
+        self.block_size = program.block_size
+        self.shadow = Shadow(program.block_size)
+        self.live: dict[int, Prefix] = {}
+        self.tables: dict[int, list[int]] = {}  # as they were when the last call on each sequence returned
+        self.busy: set[int] = set()  # sequences with a call that has not returned: nothing is known of their tables
+        self.mine: list[list[int]] = [[] for _ in program.threads]
+        self._next = [100 * (t + 1) for t in range(len(program.threads))]
+        self._begin(program)
+
+    def _begin(self, program: ThreadProgram) -> None:
+        """The prompt, and a fork of it for every thread."""
+        prompt = [t % 2 for t in range(program.prompt)]
+        try:
+            self.add(0, 0, prompt)
+            for thread in range(1, len(program.threads)):
+                if offers(self.target, "fork"):
+                    self.fork(thread, 0, thread)
+                else:
+                    self.add(thread, thread, prompt)
+        except OutOfBlocks:
+            return
+
+    # -- operations of the threads: each is one call of the allocator, and the data that follows from it -------------
+
+    def add(self, thread: int, seq: int, tokens: list[int]) -> None:
+        """Admit a new sequence."""
+        self._call(thread, seq, lambda: self.target.add(seq, tokens), lo=0, tokens=tokens)
+        self.mine[thread].append(seq)
+
+    def append(self, thread: int, seq: int, token: int) -> None:
+        """One more token."""
+        length = len(self.live[seq])
+        tokens = [*self.live[seq].tokens, token]
+        self._call(thread, seq, lambda: self.target.append(seq, token), lo=length, tokens=tokens)
+
+    def fork(self, thread: int, parent: int, child: int) -> None:
+        """A child of a sequence of this thread, or of the prompt before the threads begin."""
+        self.busy.add(parent)
+        try:
+            tokens = list(self.live[parent].tokens)
+            before = self.tables[parent]
+            self._call(thread, child, lambda: self.target.fork(parent, child), tokens=tokens, before=before)
+        finally:
+            self.busy.discard(parent)
+        self.mine[thread].append(child)
+
+    def truncate(self, thread: int, seq: int, length: int) -> None:
+        """Roll back."""
+        self._call(thread, seq, lambda: self.target.truncate(seq, length), tokens=self.live[seq].tokens[:length])
+
+    def free(self, thread: int, seq: int) -> None:
+        """The sequence is finished."""
+        self.mine[thread].remove(seq)
+        self.busy.add(seq)
+        self.target.free(seq)
+        self.busy.discard(seq)
+        del self.live[seq], self.tables[seq]
+
+    def step(self, thread: int, name: str, pick: int, amount: int, shared: Any) -> None:
+        """Carry out one operation of a program: through `shared`, which notes it down."""
+        own = self.mine[thread]
+        if name == "add" or not own:
+            tokens = [(amount >> i) & 1 for i in range(1 + amount % (2 * self.block_size))]
+            shared.add(thread, self._new(thread), tokens)
+            return
+        seq = own[pick % len(own)]
+        if name == "append":
+            shared.append(thread, seq, 2 + thread)
+        elif name == "fork" and offers(self.target, "fork"):
+            shared.fork(thread, seq, self._new(thread))
+        elif name == "truncate" and offers(self.target, "truncate"):
+            shared.truncate(thread, seq, max(1, len(self.live[seq]) - amount))
+        elif name == "free":
+            shared.free(thread, seq)
+
+    def _new(self, thread: int) -> int:
+        self._next[thread] += 1
+        return self._next[thread]
+
+    def _call(
+        self, thread: int, seq: int, call: Callable[[], Any], *, tokens: list[int], lo: int | None = None,
+        before: list[int] | None = None,
+    ) -> Any:  # fmt: skip
+        before = self.tables.get(seq, []) if before is None else before
+        kept = {block: self._content(block) for block in before}
+        self.busy.add(seq)
+        result = call()
+        control = current()
+        if control is None:
+            self._returned(seq, tokens, before, kept, lo, result)
+        else:
+            with control.quiet():
+                self._returned(seq, tokens, before, kept, lo, result)
+        return result
+
+    def _content(self, block: int) -> dict[int, Any]:
+        return {slot: self.shadow.slots.get((block, slot)) for slot in range(self.block_size)}
+
+    def _returned(
+        self, seq: int, tokens: list[int], before: list[int], kept: Contents, lo: int | None, result: Any
+    ) -> None:
+        table = list(self.target.table(seq))
+        prefix = Prefix(list(tokens))
+        if len(table) * self.block_size < len(tokens):
+            raise Violation("KV018", f"sequence {seq} has {len(tokens)} tokens and the table {table}")
+        if offers(self.target, "drain"):
+            for move in self.target.drain():
+                if isinstance(move, Copy):
+                    self.shadow.copy(move.src, move.dst, move.slots)
+        else:
+            for i, (old, new) in enumerate(zip(before, table, strict=False)):
+                if old != new and not self.shadow.holds(new, i, prefix):
+                    for slot, content in kept.get(old, {}).items():
+                        if content is not None:
+                            self.shadow.slots[new, slot] = content
+        self.live[seq], self.tables[seq] = prefix, table
+        self.busy.discard(seq)
+        if lo is not None:
+            for position in range(int(result or 0) if lo == 0 else lo, len(tokens)):
+                self._write(seq, table, prefix, position, new=table[position // self.block_size] not in before)
+        self.shadow.check(seq, table, prefix)
+
+    def _write(self, seq: int, table: list[int], prefix: Prefix, position: int, *, new: bool) -> None:
+        block, slot = self.shadow.place(table, position)
+        others = [o for o, held in self.tables.items() if o != seq and o not in self.busy and block in held]
+        if others and block not in self.reserved:
+            code, how = ("KV014", "was handed") if new else ("KV006", "writes into")
+            raise Violation(code, f"sequence {seq} {how} b{block}[{slot}], which is held by {others}")
+        self.shadow.write(table, prefix, position)
+
+    # -- when all threads have ended --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Tables, counts and conservation; then everything is freed and must be back.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        entries = Counter(b for seq in self.live for b in self.target.table(seq) if b not in self.reserved)
+        for seq, prefix in self.live.items():
+            self.shadow.check(seq, list(self.target.table(seq)), prefix)
+        if offers(self.target, "refcount"):
+            for block in entries:
+                if (count := self.target.refcount(block)) != entries[block]:
+                    code = "KV005" if count > entries[block] else "KV004"
+                    raise Violation(code, f"b{block} is counted {count} times, {entries[block]} table entries hold it")
+        if len(entries) + self.target.num_free() > self.capacity:
+            free = self.target.num_free()
+            raise Violation("KV012", f"{len(entries)} blocks are held and {free} free: there were {self.capacity}")
+        for seq in list(self.live):
+            self.target.free(seq)
+        if (free := self.target.num_free()) != self.capacity:
+            raise Violation("KV005", f"{free} blocks are free when nothing lives: there were {self.capacity}")
