@@ -109,7 +109,8 @@ class Engine:
         self._fact(type="model", name=loaded.config.name, num_layers=loaded.config.num_layers,
                    num_kv_heads=loaded.config.num_kv_heads, head_dim=loaded.config.head_dim,
                    dtype_bytes=config.dtype.itemsize, max_model_len=loaded.config.max_model_len,
-                   bytes_per_token=self.cache.bytes_per_token)  # fmt: skip
+                   bytes_per_token=self.cache.bytes_per_token, window=loaded.config.window or 0)  # fmt: skip
+        self._fact(type="scheduler", watermark=config.scheduler.watermark)
 
     def live(self) -> list[Request]:
         """Requests that are queued or running, oldest first."""

@@ -34,6 +34,10 @@ _SHOULD = {
     "KV017": "the block should have stayed where it was until the lease had ended",
     "KV018": "the worker should have used the table that the scheduler made",
     "KV020": "another block should have been evicted: this one was held",
+    "KV021": "the request should have been given the blocks that were there",
+    "KV022": "the block should have stayed in the table until no position attends to it",
+    "KV023": "the slot should have held the sequence's own prefix: its writes, copies and table say why",
+    "KV024": "nobody should have written there: no write or copy has this block as its target",
 }
 
 

@@ -29,6 +29,10 @@ CODES: dict[str, tuple[str, str]] = {
     "KV018": ("bad-table", "error"),
     "KV019": ("bad-slot", "error"),
     "KV020": ("evicted-while-held", "error"),
+    "KV021": ("stuck", "error"),
+    "KV022": ("window", "error"),
+    "KV023": ("provenance", "error"),
+    "KV024": ("changed-content", "error"),
 }
 
 

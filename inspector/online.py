@@ -65,7 +65,7 @@ class OnlineSanitizer:
         self.checked = 0  # events looked at
         self._sink, self._reaction, self._trace, self._on_finding = sink, reaction, trace, on_finding
         # Straight through: what needs no look costs no call.
-        self.begin, self.skip_frames, self.fact = sink.begin, sink.skip_frames, sink.fact
+        self.begin, self.skip_frames = sink.begin, sink.skip_frames
         self._emit = sink.emit
         self._pieces: list[npt.NDArray[np.int64]] = []
         self._rows: list[tuple[int, ...]] = []
@@ -77,6 +77,13 @@ class OnlineSanitizer:
         self._due = -1
         self._every = every if every is not None else 1 if reaction == "raise" else _EVERY
         self._waiting = 0  # rows in `_pieces`
+        self._facts: list[Mapping[str, Any]] = []
+
+    def fact(self, record: Mapping[str, Any]) -> None:
+        """Pass a fact on; what it says of model and scheduler is looked at too."""
+        self._sink.fact(record)
+        if record.get("type") in ("model", "scheduler") and self._screen is not None:
+            self._facts.append(record)
 
     @property
     def step(self) -> int:
@@ -213,6 +220,7 @@ class OnlineSanitizer:
     def _suspicious(self, events: EventArray, first: int, details: Mapping[int, Sequence[int]]) -> bool:
         assert self._screen is not None
         given = GivenDetails(details, events["kind"], first)
+        self._screen.learn(self._facts, details.get)
         if given.ragged or not understood(events):
             return True
         return self._screen.feed(Chunk(events, first, given))

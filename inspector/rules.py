@@ -102,4 +102,23 @@ RULES: dict[str, Rule] = {
         "an eviction of a held block",
         "only a block that nobody holds may be evicted; its holders now read what the next owner writes.",
     ),
+    "KV021": Rule(
+        "a needless wait",
+        "whoever waits for blocks goes on as soon as free and evictable ones are enough; blocks that nobody holds are "
+        "evicted for it.",
+    ),
+    "KV022": Rule(
+        "a window that was cut too short",
+        "what a sliding window gives back lies wholly in front of everything that the next position attends to.",
+    ),
+    "KV023": Rule(
+        "a foreign prefix",
+        "the KV of a position depends on all tokens up to it: what a sequence reads there must have been computed for "
+        "exactly its own prefix. Where it was not, its table, a copy or a slot leads to the wrong place.",
+    ),
+    "KV024": Rule(
+        "a changed content",
+        "the bytes of a block change only by writes and copies that have it as their target. Another kernel, or one "
+        "that computes a wrong address, has written here.",
+    ),
 }

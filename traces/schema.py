@@ -51,6 +51,10 @@ What the columns hold, kind by kind (columns not named do not apply):
                                                                details: digest of the table row the worker used
     STEP_END       aux=tokens computed                         writes of the step have landed
     WITNESS                                                    the pool's own counters, in details
+    CHECK          aux=slots compared, lblock=sequences        a checker beside the tensors has looked: PROVENANCE,
+                   fill=of them wrong                          CONTENT (lblock=blocks) or POISON
+    MISMATCH       block gen seq_id lblock fill=slot           what it found, reason as of its CHECK; details: what was
+                   aux=position                                expected, what was found, and whose that is
     POOL           aux=num_blocks, block=-1, fill=block_size   geometry; also in the manifest
     GROW/SHRINK    aux=num_blocks from now on, lblock=before   ids 0..aux - 1 exist from here on
     GAP            aux=events dropped just before this row
@@ -156,6 +160,10 @@ class Reason(IntEnum):
     # why a sequence gives its blocks up, or has them again, without computing anything twice
     SWAPPED = 28  # they wait in host memory
     NO_HOST = 29  # refused: host memory has no room for them
+    # which checker beside the tensors has looked
+    PROVENANCE = 30  # whose KV a slot holds: its shadow word is that of the sequence's own prefix
+    CONTENT = 31  # the bytes of a block are those that were written
+    POISON = 32  # what no life of a block has written is not read
 
 
 EVENT_DTYPE = np.dtype(
@@ -209,6 +217,9 @@ DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
     Kind.SWAP_OUT: ("tier", "lease"),
     Kind.SWAP_IN: ("tier", "lease"),
     Kind.LEASE: ("slot_lo", "slot_hi", "deadline"),  # deadline: by the clock of the leases; -1 = none
+    # expected, found: keyed words or digests, 0 = never written. writer: sequence of the last write, its step. owner:
+    # a sequence whose prefix the found word is, and how long that prefix is; -1 = none that is known
+    Kind.MISMATCH: ("expected", "found", "writer", "written_step", "owner", "owner_tokens"),
 }
 
 

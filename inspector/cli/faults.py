@@ -1,32 +1,81 @@
-"""`kvscope faults`: the catalogue of planted faults."""
+"""`kvscope faults`: the catalogue of planted faults, and the kill matrix."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvscope.inspector.faults.matrix import Kill
 
 app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep `list` a command of its own."""
-
-
 @app.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False) -> None:
-    """Every fault by name, with the code it is found as.
+    """Every fault by name, with its kind and the code it is found as.
 
     Example: kvscope faults list
     """
-    from kvscope.inspector.faults import FAULTS
+    from kvscope.inspector.faults import FAULTS, KINDS
 
     if as_json:
-        rows = [{"name": f.name, "code": f.code, "title": f.title} for f in FAULTS.values()]
+        rows = [
+            {"name": f.name, "code": f.code, "kind": f.kind, "kind_title": KINDS[f.kind], "title": f.title}
+            for f in FAULTS.values()
+        ]
         sys.stdout.write(json.dumps(rows) + "\n")
         return
     for fault in FAULTS.values():
-        sys.stdout.write(f"{fault.name:24} {fault.code}  {fault.title}\n")
+        sys.stdout.write(f"{fault.name:24} {fault.kind}  {fault.code}  {fault.title}\n")
+
+
+@app.command("run")
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help="Faults to run; all if none is named.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the matrix as a Markdown page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """The kill matrix: every fault through every play, and which detector finds it.
+
+    Exits 0 only if every fault was found by its own code, and nothing where nothing is planted.
+
+    Example: kvscope faults run missing-copy double-free
+    """
+    from kvscope.errors import UsageError
+    from kvscope.inspector.cli._engine import errors
+    from kvscope.inspector.faults import FAULTS
+    from kvscope.inspector.faults.matrix import false_alarms, kill
+    from kvscope.inspector.faults.matrix import markdown as page
+
+    for name in names or ():
+        if name not in FAULTS:
+            raise UsageError(f"fault {name!r} is unknown: choose one of {', '.join(FAULTS)}")
+    kills: list[Kill] = []
+    with errors.status("without a fault ...") as status:
+        alarms = false_alarms()
+        for number, name in enumerate(names or FAULTS, 1):
+            status.update(f"{name} ({number} of {len(names or FAULTS)})")
+            kills.append(kill(FAULTS[name]))
+            if not as_json:
+                _line(kills[-1])
+    if markdown is not None:
+        markdown.write_text(page(kills), encoding="utf-8")
+    missed = [made.fault for made in kills if not made.found]
+    if as_json:
+        record = {"ok": not missed and not alarms, "faults": [k.to_json() for k in kills], "false_alarms": alarms}
+        sys.stdout.write(json.dumps(record) + "\n")
+    else:
+        sys.stdout.write(f"{len(kills) - len(missed)} of {len(kills)} faults found by name")
+        sys.stdout.write(f"; false alarms: {json.dumps(alarms)}\n" if alarms else "; no false alarm without a fault\n")
+    raise typer.Exit(1 if missed or alarms else 0)
+
+
+def _line(made: Kill) -> None:
+    found = " ".join(f"{name}:{'+'.join(codes)}" for name, codes in made.detectors.items()) or "nothing"
+    verdict = "found " if made.found else "MISSED"
+    sys.stdout.write(f"{verdict} {made.fault:24} {made.code}  {found}\n")

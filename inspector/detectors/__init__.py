@@ -7,7 +7,8 @@ replay.py    the ledger: blocks, tables and steps as the events make them
 moves.py     copies and the host tier, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
 life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
-sharing.py   COW PUB INDEX EVICT LEASE    shared and published blocks
+sharing.py   COW PUB INDEX KEY EVICT LEASE    shared and published blocks
+beside.py    PROG WINDOW    who waits, what a window needs; SHADOW CONTENT    what checkers beside the tensors found
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ if TYPE_CHECKING:
     from kvscope.inspector.source import Frozen, TraceLike
 
 DETECTOR_NAMES = (
-    "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "EVICT", "LEASE", "INIT", "TABLE", "SLOT",
+    "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "KEY", "EVICT", "LEASE", "INIT", "TABLE",
+    "SLOT", "WINDOW", "PROG", "SHADOW", "CONTENT",
 )  # fmt: skip
 
 
 def detector_types() -> dict[str, type[Detector]]:
     """The detector classes by name, in the order of `DETECTOR_NAMES`."""
-    from kvscope.inspector.detectors import ledger, life, sharing
+    from kvscope.inspector.detectors import beside, ledger, life, sharing
 
     classes: tuple[type[Detector], ...] = (
         ledger.Own, ledger.Ref, ledger.Free, ledger.Cons, life.Gen, life.Fence, sharing.Cow, sharing.Pub,
-        sharing.Index, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot,
+        sharing.Index, sharing.Key, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot, beside.Window,
+        beside.Prog, beside.Shadow, beside.Content,
     )  # fmt: skip
     return {c.name: c for c in classes}
 

@@ -251,6 +251,10 @@ class Cons(Detector):
                     if not self._over(since):
                         continue
                     self._leak(block, since, f"lease {lease_id} on {life(block.id, block.gen)} was never ended")
+                if not block.held and block.ref > 0 and not self.ledger.lost:
+                    last = max(block.story.get(role, -1) for role in ("hit", "shared", "allocated"))
+                    self._leak(block, max(last, 0), f"{life(block.id, block.gen)} is counted as held by {block.ref}, "
+                               "but no table and no lease holds it")  # fmt: skip
                 if not block.held and not block.published and block.place == UNPLACED and "released" in block.story:
                     self._leak(block, block.story["released"], f"the last holder of {life(block.id, block.gen)} is "
                                "gone, but it went neither to the free list nor to quarantine")  # fmt: skip

@@ -94,7 +94,7 @@ class Index(Detector):
     def _content(self, row: Row, block: Block, name: str) -> None:
         """The hit must be on what was published, behind the prefix it was published behind."""
         found = self.ledger.details[Kind.HIT].get(self.ledger.seq)
-        if found is not None and block.published_as is not None and found != block.published_as:
+        if found is not None and block.published_as is not None and found[:3] != block.published_as[:3]:
             self.ledger.find("KV011", row, f"the hit on {name} expects other tokens or another prefix than it was "
                              "published with", block)  # fmt: skip
         elif 0 <= block.published_at != row.lblock >= 0:
@@ -110,6 +110,20 @@ class Index(Detector):
                     "KV011", row, f"{name} was computed behind another prefix than "
                     f"{life(parent.id, parent.gen)}, which stands in front of it here", block,
                 )  # fmt: skip
+
+
+class Key(Detector):
+    """Who hits a block has the identity (adapter, tenant, inputs, weights) that it was published under."""
+
+    name, codes = "KEY", ("KV011",)
+
+    def on_hit(self, row: Row, block: Block) -> None:
+        found, written = self.ledger.details[Kind.HIT].get(self.ledger.seq), block.published_as
+        if not block.known or not block.published or found is None or written is None or self.ledger.dead(row, block):
+            return
+        if found[3:] != written[3:]:
+            self.ledger.find("KV011", row, f"{life(block.id, row.gen)} was published under another identity (adapter, "
+                             "tenant, inputs, weights) than that of who hits it", block)  # fmt: skip
 
 
 class Evict(Detector):

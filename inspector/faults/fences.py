@@ -1,4 +1,4 @@
-"""Faults of order: something is used before the step that it depends on has completed."""
+"""Faults of order: something is used before what it depends on has completed, or held for ever."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
-from kvscope.engine.tables import SequenceTable
-from kvscope.traces.schema import Reason
+from kvscope.engine.tables import Copy, SequenceTable
+from kvscope.traces.schema import Kind, Reason
 
 
 class FreeWithoutFence(BlockManager):
@@ -21,6 +21,38 @@ class FreeWithoutFence(BlockManager):
         return number
 
 
+class WindowWithoutFence(BlockManager):
+    """Only what ends is fenced: blocks behind a sliding window are free while a step still reads them."""
+
+    def slide(self, seq_id: int, first_position: int) -> int:
+        users, self.pool.users = self.pool.users, []
+        try:
+            return super().slide(seq_id, first_position)
+        finally:
+            self.pool.users = users
+
+
+class WindowTooShort(BlockManager):
+    """The window is rounded up to whole blocks, so one block that the next position reads is given back."""
+
+    def slide(self, seq_id: int, first_position: int) -> int:
+        row = self._known(seq_id)
+        return super().slide(seq_id, min(first_position + self.block_size, row.computed) if first_position else 0)
+
+
+class StaleWindowEntry(BlockManager):
+    """A window gives blocks back and leaves them in the table, as if they were still its own."""
+
+    def slide(self, seq_id: int, first_position: int) -> int:
+        row = self._known(seq_id)
+        first, blocks, gens = row.first, list(row.blocks), list(row.gens)
+        gone = super().slide(seq_id, first_position)
+        if gone:
+            row.first, row.blocks, row.gens = first, blocks, gens
+            row.changed()
+        return gone
+
+
 class PublishBeforeCommit(BlockManager):
     """Full blocks are entered in the prefix index as soon as their writes are scheduled."""
 
@@ -31,3 +63,67 @@ class PublishBeforeCommit(BlockManager):
         computed, row.computed = row.computed, hi
         self.prefixes.publish(row)
         row.computed = computed
+
+
+class PublishAtAdmission(BlockManager):
+    """A prompt's full blocks are entered when they are handed out; an abort before their step leaves them there."""
+
+    def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
+        row = self._tables.get(seq_id)
+        if row is not None and kind == Kind.ABORT and row.computed < row.issued:
+            for block in row.blocks:
+                if self.pool.state[block] == BlockState.WRITING:
+                    self.pool.state[block] = BlockState.COMMITTED
+            row.computed = row.issued
+            self.prefixes.publish(row)
+        super().free(seq_id, kind, reason, aux)
+
+
+class CopyLeaseKept(BlockManager):
+    """Who says that a copy has run never comes, so its source is held for ever."""
+
+    def copies_done(self, copies: Iterable[Copy]) -> None:
+        """The word is lost."""
+
+
+class LookupLeaseKept(BlockManager):
+    """What was looked up for a prompt stays held after the prompt was admitted."""
+
+    def admit(self, *args: object, **options: object) -> int:
+        lookups, self._leases.lookups = self._leases.lookups, {}
+        try:
+            return super().admit(*args, **options)  # type: ignore[arg-type]
+        finally:
+            self._leases.lookups = lookups
+
+
+class SwapWithoutLease(BlockManager):
+    """Blocks on their way to the host are free at once; the transfer may read what their next owner has written."""
+
+    def swap_out(self, seq_id: int, aux: int = 0) -> None:
+        super().swap_out(seq_id, aux)
+        for lease_id in self._swaps[-1].leases:
+            self._leases.end(lease_id)
+
+    def swaps_done(self, swaps: Iterable[object]) -> None:
+        kept = list(swaps)
+        for swap in kept:
+            self._moving.remove(swap)  # type: ignore[arg-type]
+            if not swap.out:  # type: ignore[attr-defined]
+                self._moving.append(swap)  # type: ignore[arg-type]
+                super().swaps_done([swap])  # type: ignore[list-item]
+            else:
+                self._host.drop(swap.slots)  # type: ignore[attr-defined]
+
+
+class ReadsBeforeArrival(BlockManager):
+    """A block on its way back from the host counts as there; whoever needs it does not wait for the transfer."""
+
+    def swaps_done(self, swaps: Iterable[object]) -> None:
+        self.__dict__.setdefault("_late", []).extend(swaps)
+
+    def end_step(self) -> None:
+        super().end_step()
+        late = self.__dict__.pop("_late", [])
+        if late:
+            super().swaps_done(late)

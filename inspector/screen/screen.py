@@ -9,18 +9,20 @@ detectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from kvscope.inspector.progress import ASKING, RULE_KINDS, Waiting, watermark_of, window_of
 from kvscope.inspector.screen.blocks import HELD, QUARANTINED, BlockPass, BlockStates
 from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, PartDetails, flags
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
 from kvscope.inspector.screen.runs import ROW_BITS
 from kvscope.inspector.screen.sequences import MOST_SEQUENCES, SequencePass, SequenceStates
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
-from kvscope.traces.schema import EventArray, Kind
+from kvscope.traces.schema import EventArray, Kind, Reason
 
 CHUNK = 1 << 15
 _MOST_BLOCKS = 1 << 21
@@ -62,6 +64,7 @@ def screen(trace: Frozen) -> Screened:
     whole = None if trace.on_demand else DetailTables(trace)
     made = Screen(trace.num_blocks, min(blocks, trace.num_blocks), 1, trace.block_size,
                   ordered=bool(kinds[Kind.COMMIT] | kinds[Kind.SCHED]))  # fmt: skip
+    made.learn(trace.facts, trace.detail)
     for first, part in _chunks(events):
         details = whole or PartDetails(trace, first, part["kind"])
         if details.ragged:
@@ -107,6 +110,18 @@ class Screen:
         self._counts = [num_blocks, 0]  # blocks by state, packed; all free
         self._table_entries = self._left_over = 0
         self._digest = np.uint64(0)
+        self._window = 0
+        self._waiting = Waiting(block_size)
+        self._detail: Callable[[int], Sequence[int] | None] = lambda seq: None
+
+    def learn(self, facts: Iterable[Mapping[str, Any]], detail: Callable[[int], Sequence[int] | None]) -> None:
+        """What the facts say of the model and the scheduler, and where the details of refusals are to be had."""
+        facts = list(facts)
+        self._window = window_of(facts) or self._window
+        watermark = watermark_of(facts)
+        if watermark is not None:
+            self._waiting.watermark = watermark
+        self._detail = detail
 
     @classmethod
     def growing(cls, num_blocks: int, block_size: int) -> Screen:
@@ -121,6 +136,7 @@ class Screen:
         ended = self._ended + np.cumsum(chunk.kind == Kind.STEP_END, dtype=np.int64)
         if (ended > begun).any():
             found["step end"] = np.flatnonzero(ended > begun)
+        self._beside(chunk, found)
         blocks = BlockPass(chunk, self.blocks, self.block_size, found)
         blocks.lives_and_counts()
         blocks.transitions()
@@ -131,6 +147,27 @@ class Screen:
             self.suspects.setdefault(rule, chunk.first + int(np.min(rows, initial=chunk.length)))
         self._begun, self._ended = (int(begun[-1]), int(ended[-1])) if chunk.length else (self._begun, self._ended)
         return bool(self.suspects)
+
+    def _beside(self, chunk: Chunk, found: dict[str, IntArray]) -> None:
+        """Rows that are no moves of blocks: mismatches, needless waits, windows that were cut too short."""
+        mismatch = chunk.rows(Kind.MISMATCH)
+        if len(mismatch):
+            found["mismatch"] = mismatch
+        if self._window:
+            sched = chunk.rows(Kind.SCHED)
+            needed = np.maximum(0, chunk.lblock[sched].astype(np.int64) - self._window + 1)
+            early = sched[chunk.range_lo[sched] > needed]
+            if len(early):
+                found["window"] = early
+        rows = chunk.rows(*RULE_KINDS, *ASKING)
+        columns = (chunk.kind, chunk.reason, chunk.seq_id, chunk.aux)
+        for row, kind, reason, seq_id, aux in zip(rows.tolist(), *(c[rows].tolist() for c in columns), strict=True):
+            if kind not in ASKING:
+                self._waiting.note(kind, seq_id, aux)
+            elif reason == Reason.NO_BLOCKS and "needless wait" not in found:
+                details = self._detail(chunk.first + row)
+                if self._waiting.wrong(kind, reason, seq_id, self.num_blocks, details):
+                    found["needless wait"] = np.array([row])
 
     def _entries(
         self, chunk: Chunk, blocks: BlockPass, begun: IntArray, ended: IntArray, found: dict[str, IntArray]

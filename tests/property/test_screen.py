@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.handmade import HandTrace
@@ -75,8 +76,10 @@ def test_runs_without_faults_pass() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults_do_not_pass(name: str) -> None:
-    for seed in range(20):
+    for seed in range(4):
         agree(run(seed, fault=name))
+    for play in PLAYS.values():
+        agree(play.run(FAULTS[name].manager()))
 
 
 _COLUMNS = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "kind", "step")

@@ -1,0 +1,244 @@
+"""A stage for planted faults: the block manager as an engine drives it, with shadow words where the KV would be.
+
+Operations are those of an engine; writes and copies land when their step ends, through the tables as they were when it
+began, and every step checks that its sequences read their own prefixes (`inspector.shadow_words`). What that finds is
+in the trace, as the engine's own checker would have written it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.host_tier import Swap
+from kvscope.engine.prefix import Extras
+from kvscope.engine.steps import Scheduled
+from kvscope.engine.tables import Copy
+from kvscope.engine.windows import first_needed
+from kvscope.errors import OutOfBlocks
+from kvscope.inspector.provenance_rows import tell_checked
+from kvscope.inspector.shadow_words import Expected, IntArray, Reading, SlotWords
+from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.schema import Kind, Reason
+
+ManagerFactory = Callable[..., BlockManager]
+
+
+@dataclass(slots=True)
+class _Open:
+    """What the device was given for a step: rows, tables, words, and the copies before them."""
+
+    number: int
+    rows: list[Scheduled]
+    tables: list[IntArray]
+    words: list[IntArray]
+    copies: list[Copy]
+
+
+class Stage:
+    """One manager, its device, and the sequences that a play puts on.
+
+    Args:
+        manager: builds the block manager, or a broken one.
+        num_blocks, block_size, host_blocks: geometry.
+        window: positions that attention sees; 0 = all.
+    """
+
+    def __init__(
+        self, manager: ManagerFactory, num_blocks: int = 16, block_size: int = 4, host_blocks: int = 0, window: int = 0
+    ) -> None:
+        self.sink = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
+        self.manager = manager(
+            num_blocks,
+            block_size,
+            sink=self.sink,
+            hash_key=b"stage",
+            **({"host_blocks": host_blocks} if host_blocks else {}),
+        )
+        self.window = window
+        self.words, self.expected = SlotWords(num_blocks, block_size), Expected()
+        self.tokens: dict[int, list[int]] = {}
+        self.extras: dict[int, Extras] = {}
+        self.refused = self.wrong = 0
+        self._from: dict[int, int] = {}  # first position that no step has taken yet
+        self._parked: dict[int, int] = {}
+        self._ended: dict[int, list[int]] = {}
+        self.open: deque[_Open] = deque()
+        self._decided: list[Swap] = []
+        self._requests = 0
+        if window:
+            self.sink.fact({"type": "model", "name": "stage", "window": window})
+
+    # -- what an engine does --------------------------------------------------------------------------------------
+
+    def prompt(self, seq_id: int, tokens: Sequence[int], extras: Extras = ()) -> bool:
+        """A request arrives; it is admitted and its prompt issued, or refused."""
+        again = seq_id in self._ended
+        tokens = self._ended.pop(seq_id) if again else list(tokens)
+        if not again:
+            self.manager.record(Kind.SUBMIT, Reason.NONE, seq_id, len(tokens), details=(self._requests, 64, 1))
+            self.sink.fact({"type": "request", "request": self._requests, "name": f"r{seq_id}", "seq_ids": [seq_id],
+                            "prompt_tokens": len(tokens), "max_tokens": 64, "samples": 1})  # fmt: skip
+            self._requests += 1
+        try:
+            cached = self.manager.admit(seq_id, tokens, extras or self.extras.get(seq_id, ()), resumed=again)
+        except OutOfBlocks:
+            self.refused += 1
+            self._ended[seq_id] = list(tokens)
+            return False
+        self.tokens[seq_id], self.extras[seq_id] = list(tokens), extras or self.extras.get(seq_id, ())
+        self._from[seq_id] = cached
+        self.manager.write(seq_id, cached, len(tokens))
+        return True
+
+    def decode(self, seq_id: int, token: int) -> bool:
+        """One more token for a sequence, in the next step; nothing where it was refused admission."""
+        if seq_id not in self.tokens:
+            return False
+        try:
+            self.manager.append(seq_id, token)
+        except OutOfBlocks:
+            self.refused += 1
+            return False
+        self._from.setdefault(seq_id, len(self.tokens[seq_id]))
+        self.tokens[seq_id].append(token)
+        return True
+
+    def fork(self, parent: int, child: int) -> None:
+        """A second sample of the same prompt."""
+        self.manager.fork(parent, child)
+        self.tokens[child], self.extras[child] = list(self.tokens[parent]), self.extras[parent]
+
+    def cut(self, seq_id: int, length: int) -> None:
+        """A rollback to the first `length` tokens."""
+        self.manager.truncate(seq_id, length)
+        del self.tokens[seq_id][length:]
+        self.expected.cut(seq_id, length)
+        if self._from.get(seq_id, 0) >= length:
+            self._from.pop(seq_id, None)
+
+    def end(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP) -> None:
+        """The sequence finishes, is aborted, or gives way (`Kind.PREEMPT`) and may be prompted again."""
+        if seq_id not in self.tokens:
+            return
+        tokens = self.tokens.pop(seq_id)
+        self._from.pop(seq_id, None)
+        self.manager.free(seq_id, kind, reason, aux=len(tokens))
+        if kind == Kind.PREEMPT:
+            self._ended[seq_id] = tokens
+
+    def preempt(self, seq_id: int) -> None:
+        """The sequence gives way; its next `prompt` computes it again."""
+        self.end(seq_id, Kind.PREEMPT, Reason.CAPACITY)
+
+    def slide(self, seq_id: int) -> None:
+        """The blocks that no later position attends to are given back."""
+        computed = self._from.get(seq_id, len(self.tokens[seq_id]))
+        self.manager.slide(seq_id, first_needed(computed, self.window or None))
+
+    def swap_out(self, seq_id: int) -> None:
+        """The sequence waits in host memory; the transfer is run with the next step."""
+        self.manager.swap_out(seq_id, aux=len(self.tokens[seq_id]))
+        self._parked[seq_id] = len(self.tokens[seq_id])
+
+    def swap_in(self, seq_id: int) -> None:
+        """And it comes back."""
+        self.manager.swap_in(seq_id)
+        del self._parked[seq_id]
+
+    def grow(self, blocks: int) -> None:
+        """More blocks."""
+        self.words.resize(self.manager.num_blocks + blocks)
+        self.manager.grow(blocks)
+
+    def shrink(self, blocks: int) -> None:
+        """Fewer blocks; what is held in the last ones moves in front."""
+
+        def move(copies: Sequence[Copy]) -> None:
+            for copy in copies:
+                self.words.copy(copy.source, copy.target, copy.slots)
+
+        self.words.resize(self.manager.shrink(blocks, move=move))
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def begin(self, *only: int) -> None:
+        """A step over what is issued, of these sequences or of all.
+
+        Transfers to the host run beside the step; one that comes back must be there before it.
+        """
+        self._decided += self.manager.drain_swaps()
+        if any(not swap.out for swap in self._decided):
+            self.run_swaps()
+        rows = [
+            Scheduled(seq_id, lo, len(self.tokens[seq_id]))
+            for seq_id, lo in self._from.items()
+            if seq_id in self.tokens and (not only or seq_id in only)
+        ]
+        number = self.manager.begin_step(rows)
+        tables = [self.manager.table(row.seq_id) for row in rows]
+        words = [self.expected.of(r.seq_id, self.tokens[r.seq_id], r.hi, self.extras[r.seq_id]).copy() for r in rows]
+        copies = self.manager.drain_copies()
+        self.open.append(_Open(number, rows, [np.asarray(t, np.int64) for t in tables], words, copies))
+        for row in rows:
+            del self._from[row.seq_id]
+
+    def finish(self) -> None:
+        """The oldest open step completes on the device."""
+        step = self.open.popleft()
+        size = self.manager.block_size
+        for copy in step.copies:
+            self.words.copy(copy.source, copy.target, copy.slots)
+        self.manager.copies_done(step.copies)
+        for row, table, words in zip(step.rows, step.tables, step.words, strict=True):
+            positions = np.arange(row.lo, row.hi)
+            slots = table[positions // size] * size + positions % size
+            self.words.write(slots, words[row.lo :], np.full(len(slots), row.seq_id), step.number)
+        readings = [
+            Reading(row.seq_id, table, first_needed(row.lo, self.window or None), row.hi)
+            for row, table in zip(step.rows, step.tables, strict=True)
+        ]
+        slots_checked, wrong = self.words.check(readings, step.words)
+        self.wrong += len(wrong)
+        tell_checked(self.manager, slots_checked, len(readings), wrong, self.expected)
+        self.manager.end_step()
+        self.run_swaps()
+
+    def step(self, *only: int) -> None:
+        """A whole step."""
+        self.begin(*only)
+        self.finish()
+
+    def run_swaps(self) -> None:
+        """The device runs the transfers that are decided."""
+        swaps, self._decided = [*self._decided, *self.manager.drain_swaps()], []
+        for swap in swaps:
+            self.words.swap(swap.blocks, swap.slots, out=swap.out)
+        self.manager.swaps_done(swaps)
+
+    def close(self) -> None:
+        """Everything ends, and the trace is whole."""
+        while self.open:
+            self.finish()
+        for seq_id in list(self.tokens):
+            if seq_id in self._parked:
+                self.manager.forget_swapped(seq_id, Kind.ABORT, Reason.DRAINED)
+                del self.tokens[seq_id]
+            else:
+                self.end(seq_id, Kind.ABORT, Reason.DRAINED)
+        self.run_swaps()
+        self.sink.close()
+
+
+def perform(play: Callable[[Stage], None], stage: Stage) -> MemoryRecorder:
+    """Run a play; a broken manager may trip over its own state, and what it had recorded by then counts."""
+    with suppress(Exception):
+        play(stage)
+    with suppress(Exception):
+        stage.close()
+    return stage.sink

@@ -1,0 +1,161 @@
+"""Faults between scheduler and worker: stale rows, shared staging memory, slots that are computed wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.pool import BlockPool
+from kvscope.engine.prefix import Extras
+from kvscope.engine.steps import Scheduled
+from kvscope.engine.tables import SequenceTable
+from kvscope.inspector.faults.aliasing import OtherPool
+from kvscope.traces.schema import Kind, Reason
+
+Row = tuple[list[int], list[int]]  # blocks, lives
+
+
+class OtherTables(BlockManager):
+    """A worker that keeps rows of its own; what it really uses is what the trace has the digest of."""
+
+    def worker_row(self, row: SequenceTable) -> Row:
+        """Blocks and lives that the worker uses for this row."""
+        return list(row.blocks), list(row.gens)
+
+    def table(self, seq_id: int) -> list[int]:
+        return self.worker_row(self._known(seq_id))[0]
+
+    def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
+        scheduled = list(scheduled)
+        rows = [self._known(item.seq_id) for item in scheduled]
+        right = [(row.blocks, row.gens) for row in rows]
+        for row in rows:
+            row.blocks, row.gens = self.worker_row(row)
+            row.changed()
+        try:
+            return super().begin_step(scheduled)
+        finally:
+            for row, (blocks, gens) in zip(rows, right, strict=True):
+                row.blocks, row.gens = blocks, gens
+                row.changed()
+
+
+class StaleTable(OtherTables):
+    """After a preemption the worker goes on with the row that it had: its first block is somebody else's by now."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._kept: dict[int, Row] = {}
+
+    def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
+        row = self._known(seq_id)
+        if kind == Kind.PREEMPT:
+            self._kept[seq_id] = (row.blocks[:1], row.gens[:1])
+        else:
+            self._kept.pop(seq_id, None)
+        super().free(seq_id, kind, reason, aux)
+
+    def worker_row(self, row: SequenceTable) -> Row:
+        blocks, gens = self._kept.get(row.seq_id, ([], []))
+        return blocks + row.blocks[len(blocks) :], gens + row.gens[len(gens) :]
+
+
+class CapturedTable(OtherTables):
+    """A captured graph replays the rows of its capture: entries that were replaced since are not seen."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._captured: dict[int, Row] = {}
+
+    def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
+        self._captured.pop(seq_id, None)
+        return super().admit(seq_id, tokens, extras, resumed=resumed)
+
+    def fork(self, parent: int, child: int) -> None:
+        super().fork(parent, child)
+        row = self._known(child)
+        self._captured[child] = (list(row.blocks), list(row.gens))
+
+    def worker_row(self, row: SequenceTable) -> Row:
+        blocks, gens = self._captured.get(row.seq_id, ([], []))
+        return blocks + row.blocks[len(blocks) :], gens + row.gens[len(gens) :]
+
+
+class StaleTail(OtherTables):
+    """A shorter row in a place where a longer one was keeps the longer one's end."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._longest: Row = ([], [])
+
+    def worker_row(self, row: SequenceTable) -> Row:
+        blocks, gens = self._longest
+        if len(row.blocks) >= len(blocks):
+            self._longest = (list(row.blocks), list(row.gens))
+            return list(row.blocks), list(row.gens)
+        return row.blocks + blocks[len(row.blocks) :], row.gens + gens[len(row.gens) :]
+
+
+class StagingOverwritten(BlockManager):
+    """Rows go to the device through one buffer, which is filled again before they have been read."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._staging: list[int] = []
+
+    def table(self, seq_id: int) -> list[int]:
+        row = super().table(seq_id)
+        if row and len(row) <= len(self._staging):
+            self._staging[: len(row)] = row
+            return self._staging[: len(row)]
+        stale = self._staging[:1] if len(self._staging) > 1 and row else []
+        self._staging = row
+        return stale + row[len(stale) :]
+
+
+class _ShiftedSlots(BlockPool):
+    def write(self, block: int, slot_lo: int, slot_hi: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
+        """The prompt is counted one token longer than it is."""
+        shift = 1 if reason == Reason.DECODE else 0
+        super().write(block, slot_lo + shift, slot_hi + shift, seq_id=seq_id, lblock=lblock, reason=reason)
+
+
+class SlotOffByOne(OtherPool):
+    """Decoded tokens are written one slot behind their own: behind the end of the block, now and then."""
+
+    pool_class = _ShiftedSlots
+
+
+class ReadsPastWritten(BlockManager):
+    """A step attends to one position more than there is."""
+
+    def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
+        rows = []
+        for item in scheduled:
+            room = len(self._known(item.seq_id).blocks) * self.block_size
+            rows.append(Scheduled(item.seq_id, item.lo, min(item.hi + 1, room)))
+        return super().begin_step(rows)
+
+
+class NoLookahead(BlockManager):
+    """A token is appended without looking whether there is a slot for it: it wraps into the row's first block."""
+
+    def _extend(self, row: SequenceTable, count: int, reason: Reason) -> None:
+        if reason == Reason.DECODE and count and row.blocks:
+            for _ in range(count):
+                row.add(row.blocks[0], row.gens[0])
+            return
+        super()._extend(row, count, reason)
+
+
+class ForeignWrite(BlockManager):
+    """The first write of a step goes through the table of the sequence that was scheduled before."""
+
+    def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
+        before = self.__dict__.get("_before")
+        super()._write(row, lo, hi, reason)
+        other = self._tables.get(before) if before is not None and before != row.seq_id else None
+        self.__dict__["_before"] = row.seq_id
+        if other is not None and reason == Reason.DECODE and other.blocks:
+            block = other.blocks[-1]
+            self.pool.write(block, 0, 1, seq_id=row.seq_id, lblock=len(row.blocks) - 1, reason=reason)

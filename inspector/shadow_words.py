@@ -1,0 +1,171 @@
+"""Shadow words: beside every slot, which prefix its KV belongs to, who wrote it and when. Numpy alone.
+
+The KV of position p is a function of the tokens 0..p and of the identity of the request, so one word (kernels/prefix)
+stands for it. Words are written through the slots that the KV is written through, and move with its copies, swaps and
+resizes. `Expected` knows the words that each sequence should find.
+
+What it sees is addressing: a missing copy, a stale table, a use after free, a double allocation, a wrong slot. What it
+does not see: a kernel that writes wrong bytes at the right place (`inspector.content` looks at bytes), and two writers
+that write the same prefix (the ledger's KV006 reports them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.engine.prefix import Extras, identity_bytes
+from kvscope.kernels.prefix import SEED, prefix_words
+
+IntArray = npt.NDArray[np.int64]
+UNWRITTEN = 0
+
+
+def identity_seed(extras: Extras) -> int:
+    """The word in front of the first token of a request with these extras."""
+    if not extras:
+        return SEED
+    return int.from_bytes(hashlib.blake2b(identity_bytes(extras), digest_size=8).digest(), "little") | 1
+
+
+class Reading(NamedTuple):
+    """What one sequence reads in a step: positions [first, end) through its table."""
+
+    seq_id: int
+    table: npt.NDArray[np.integer]  # physical blocks, logical order
+    first: int
+    end: int
+
+
+class Wrong(NamedTuple):
+    """The first position of a sequence that leads to another prefix than its own."""
+
+    seq_id: int
+    position: int
+    slot: int  # physical, over the whole pool
+    expected: int
+    found: int  # UNWRITTEN: nothing was written there
+    writer: int  # the sequence that wrote what was found, -1 = nobody
+    step: int  # in which step
+    positions: int  # of this sequence that are wrong
+
+
+class SlotWords:
+    """Word, writer and step of every slot of a pool, and of the host slots behind it."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        # [num_blocks, block_size, 3]: word, writer, step
+        self.cells = np.zeros((num_blocks, block_size, 3), dtype=np.int64)
+        self.cells[:, :, 1:] = -1
+        self._host: dict[int, IntArray] = {}
+
+    def write(self, slots: IntArray, words: IntArray, writers: IntArray, step: int) -> None:
+        """The KV of these slots (distinct, or the last one wins) is written by this step."""
+        cells = self.cells.reshape(-1, 3)
+        cells[slots, 0] = words
+        cells[slots, 1] = writers
+        cells[slots, 2] = step
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """The first `slots` slots of a block are copied; the target's others hold nothing."""
+        self.cells[target, :slots] = self.cells[source, :slots]
+        self.cells[target, slots:] = (UNWRITTEN, -1, -1)
+
+    def swap(self, blocks: Sequence[int], slots: Sequence[int], *, out: bool) -> None:
+        """Blocks go to slots of the host tier, or come back."""
+        for block, slot in zip(blocks, slots, strict=True):
+            if out:
+                self._host[slot] = self.cells[block].copy()
+            elif slot in self._host:
+                self.cells[block] = self._host[slot]
+
+    def resize(self, num_blocks: int) -> None:
+        """Blocks 0..num_blocks - 1 exist from now on."""
+        old = self.cells
+        self.cells = np.zeros((num_blocks, self.block_size, 3), dtype=np.int64)
+        self.cells[:, :, 1:] = -1
+        kept = min(num_blocks, len(old))
+        self.cells[:kept] = old[:kept]
+
+    def check(self, readings: Sequence[Reading], expected: Sequence[IntArray]) -> tuple[int, list[Wrong]]:
+        """Compare every slot that these sequences read with the words they expect; (slots compared, what is wrong).
+
+        Args:
+            expected: per reading the words of its positions [0, end).
+        """
+        size, cells = self.block_size, self.cells.reshape(-1, 3)
+        numbers = np.arange(size)
+        slots, wanted, lengths = [], [], []
+        for reading, words in zip(readings, expected, strict=True):
+            low = reading.first // size
+            rows = np.asarray(reading.table[low : -(-reading.end // size)], dtype=np.int64)
+            places = (rows[:, None] * size + numbers).ravel()
+            slots.append(places[reading.first - low * size : reading.end - low * size])
+            wanted.append(words[reading.first : reading.end])
+            lengths.append(len(slots[-1]))
+        if not slots:
+            return 0, []
+        places, want = np.concatenate(slots), np.concatenate(wanted)
+        differ = cells[places, 0] != want if len(places) == len(want) else None
+        if differ is None:
+            raise AssertionError("a table is shorter than what its sequence reads")
+        if not differ.any():
+            return len(places), []
+        starts = np.cumsum([0, *lengths[:-1]])
+        out = []
+        for reading, start, length in zip(readings, starts.tolist(), lengths, strict=True):
+            wrong = np.flatnonzero(differ[start : start + length])
+            if len(wrong):
+                at = start + int(wrong[0])
+                word, writer, step = cells[places[at]].tolist()
+                position = reading.first + int(wrong[0])
+                out.append(
+                    Wrong(reading.seq_id, position, int(places[at]), int(want[at]), word, writer, step, len(wrong))
+                )
+        return len(places), out
+
+
+class Expected:
+    """The words that each living sequence should find, extended token by token."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, IntArray] = {}
+        self._known: dict[int, int] = {}
+
+    def of(self, seq_id: int, tokens: Sequence[int], end: int, extras: Extras = ()) -> IntArray:
+        """The words of positions [0, end) of a sequence with these tokens; only new ones are computed."""
+        known, words = self._known.get(seq_id, 0), self._words.get(seq_id)
+        if words is None or known > len(tokens):
+            words, known = np.empty(max(64, 2 * end), dtype=np.int64), 0
+            self._words[seq_id] = words
+        if known < end:
+            if end > len(words):
+                words = np.concatenate([words[:known], np.empty(2 * end - known, dtype=np.int64)])
+                self._words[seq_id] = words
+            seed = int(words[known - 1]) if known else identity_seed(extras)
+            words[known:end] = prefix_words(tokens[known:end], seed)
+            self._known[seq_id] = end
+        return words[:end]
+
+    def forget(self, alive: set[int]) -> None:
+        """Sequences that are not among these have ended."""
+        for seq_id in [s for s in self._words if s not in alive]:
+            del self._words[seq_id], self._known[seq_id]
+
+    def cut(self, seq_id: int, length: int) -> None:
+        """The sequence was rolled back to its first `length` tokens."""
+        if seq_id in self._known:
+            self._known[seq_id] = min(self._known[seq_id], length)
+
+    def owner(self, word: int) -> tuple[int, int]:
+        """(a sequence, length of its prefix) that this word stands for; (-1, -1) if nobody known has it."""
+        for seq_id, words in self._words.items():
+            at = np.flatnonzero(words[: self._known[seq_id]] == word)
+            if len(at) and word != UNWRITTEN:
+                return seq_id, int(at[0]) + 1
+        return -1, -1
