@@ -60,6 +60,8 @@ bench: $(VENV)/dev.ok
 soak: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.soak --operations 1000000
 	@$(BIN)/python -m kvscope.benchmarks.hammer --threads 8 --seconds 60
+	@$(BIN)/kvscope models get smollm2
+	@$(BIN)/python tests/run.py quality -- --thorough -k alone
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out

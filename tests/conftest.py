@@ -20,6 +20,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="no sampling where the usual run samples (minutes more)")
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """No test is named after bytes: what makes them (gzip) may put the time in, and workers must agree on names."""
     return f"{len(val)} bytes" if isinstance(val, bytes) and len(val) > 24 else None

@@ -24,7 +24,7 @@ class Suite:
 
     name: str
     environment: dict[str, str] = field(default_factory=dict)
-    spread: bool = False  # over the cores; not where times or a real server are looked at
+    spread: bool = False  # over the cores; not where times are looked at
 
 
 # Small tensors gain nothing from a second thread, and lose much on a machine that is busy.
@@ -36,7 +36,8 @@ SUITES = (
     Suite("property", SINGLE, spread=True),
     Suite("races", SINGLE, spread=True),
     Suite("kernels", SINGLE, spread=True),
-    Suite("quality"),
+    Suite("quality", SINGLE, spread=True),
+    Suite("cost", SINGLE),
     Suite("browser", SINGLE),
 )
 GPU = Suite("gpu")

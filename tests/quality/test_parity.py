@@ -27,6 +27,7 @@ from kvscope.engine.sizing import fastest_threads
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 TOKENS = 64
+BRIEF = 20  # tokens that most prompts get by themselves, one sequence a step being slow; all with --thorough
 TIE = 1e-4
 SYSTEM = (
     "You are a patient teacher in a small harbour town. You explain everything step by step, in plain words, "
@@ -98,9 +99,9 @@ def _reference(model: Any, prompt: list[int], answer: list[int]) -> Reference:
     return Reference(prompt, logits.argmax(-1).tolist(), logits)
 
 
-def run(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+def run(engine: Engine, prompts: list[list[int]], tokens: int = TOKENS) -> list[list[int]]:
     """Greedy tokens of all prompts, submitted together."""
-    ids = [engine.submit(prompt, SamplingParams(TOKENS, ignore_eos=True)) for prompt in prompts]
+    ids = [engine.submit(prompt, SamplingParams(tokens, ignore_eos=True)) for prompt in prompts]
     outputs: dict[int, list[int]] = {number: [] for number in ids}
     for token in engine.run():
         outputs[token.request_id].append(token.token)
@@ -111,8 +112,8 @@ def run(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
 def assert_same(references: list[Reference], outputs: list[list[int]]) -> None:
     assert len(outputs) == len(references) == 20
     for number, (reference, output) in enumerate(zip(references, outputs, strict=True)):
-        assert len(output) == TOKENS
-        different = [i for i in range(TOKENS) if output[i] != reference.tokens[i]]
+        assert len(output) in (TOKENS, BRIEF)
+        different = [i for i in range(len(output)) if output[i] != reference.tokens[i]]
         if not different:
             continue
         at = different[0]
@@ -129,7 +130,10 @@ def engine_for(loaded: LoadedModel, **options: Any) -> Engine:
     return Engine(loaded, EngineConfig(**{"num_blocks": 512, "scheduler": limits, **options}))
 
 
-def test_alone_and_logits(loaded: LoadedModel, references: list[Reference], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_and_logits(
+    loaded: LoadedModel, references: list[Reference], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    thorough = request.config.getoption("--thorough")
     engine = engine_for(loaded, share_prefixes=False)
     seen: list[torch.Tensor] = []
     original = engine.runner.run
@@ -140,10 +144,11 @@ def test_alone_and_logits(loaded: LoadedModel, references: list[Reference], monk
 
     monkeypatch.setattr(engine.runner, "run", keep)
     outputs, worst = [], 0.0
-    for reference in references:
+    for number, reference in enumerate(references):
         seen.clear()
-        outputs += run(engine, [reference.prompt])
-        same = next((i for i, t in enumerate(outputs[-1]) if t != reference.tokens[i]), TOKENS)
+        tokens = TOKENS if thorough or number % 5 == 0 else BRIEF
+        outputs += run(engine, [reference.prompt], tokens)
+        same = next((i for i, t in enumerate(outputs[-1]) if t != reference.tokens[i]), tokens - 1)
         ours = torch.cat(seen)[: same + 1]
         worst = max(worst, float((ours - reference.logits[: same + 1]).abs().max()))
     print(f"largest logit difference: {worst:.2e}")

