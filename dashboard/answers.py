@@ -9,22 +9,33 @@ import streamlit as st
 from kvscope.dashboard.opened import TraceView
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.lanes import Lane, lanes
-from kvscope.inspector.measures import Series, series, summary
+from kvscope.inspector.longrun import LongRun, longrun
+from kvscope.inspector.measures import Series, series, series_of, summary
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import PoolState, state_at, tables_at
+from kvscope.inspector.table_seek import TableSeeker
 
 QUICK_CHECK = 50_000  # events that are checked within a second
 _CHECKED: set[tuple[Any, ...]] = set()  # views whose check has been run
+_MEASURED: set[tuple[Any, ...]] = set()  # long views whose every measure is known
 
 
-@st.cache_resource(max_entries=3, show_spinner="measuring")
-def _series(key: tuple[Any, ...], _view: TraceView) -> Series:
-    return series(_view)
+@st.cache_resource(max_entries=4, show_spinner="measuring")
+def _series(key: tuple[Any, ...], slots: bool, _view: TraceView) -> Series:
+    return series_of(_long_run(key, slots, _view), _view) if _view.on_demand else series(_view)
 
 
-@st.cache_resource(max_entries=3, show_spinner=False)
-def _summary(key: tuple[Any, ...], _view: TraceView) -> dict[str, Any]:
-    return summary(_view, _series(key, _view))
+@st.cache_resource(max_entries=4, show_spinner="measuring")
+def _long_run(key: tuple[Any, ...], slots: bool, _view: TraceView) -> LongRun:
+    found = longrun(_view, slots=slots)
+    if slots:
+        _MEASURED.add(key)
+    return found
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _summary(key: tuple[Any, ...], slots: bool, _view: TraceView) -> dict[str, Any]:
+    return summary(_view, _long_run(key, slots, _view) if _view.on_demand else _series(key, slots, _view))
 
 
 @st.cache_resource(max_entries=3, show_spinner="checking every rule")
@@ -39,7 +50,12 @@ def _state(key: tuple[Any, ...], seq: int, _view: TraceView) -> PoolState:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _tables(key: tuple[Any, ...], seq: int, _view: TraceView) -> dict[int, list[tuple[int, int]]]:
-    return tables_at(_view, seq)
+    return _table_seeker(key, _view).at(seq) if _view.on_demand else tables_at(_view, seq)
+
+
+@st.cache_resource(max_entries=3, show_spinner="reading the block tables")
+def _table_seeker(key: tuple[Any, ...], _view: TraceView) -> TableSeeker:
+    return TableSeeker(_view)
 
 
 @st.cache_resource(max_entries=3, show_spinner=False)
@@ -52,14 +68,24 @@ def _names(key: tuple[Any, ...], _view: TraceView) -> Names:
     return Names(_view.facts)
 
 
+def whole(view: TraceView) -> bool:
+    """Whether all measures are known: of a long trace, those of filled slots come later (`measure_all`)."""
+    return not view.on_demand or view.id in _MEASURED
+
+
+def measure_all(view: TraceView) -> None:
+    """Measure a long trace in full; takes some seconds per 10 million events."""
+    _long_run(view.id, True, view)
+
+
 def measured(view: TraceView) -> Series:
-    """`inspector.series` of the view."""
-    return _series(view.id, view)
+    """`inspector.series` of the view; of a long one some of the events, among them every extreme."""
+    return _series(view.id, whole(view), view)
 
 
 def summarised(view: TraceView) -> dict[str, Any]:
-    """`inspector.summary` of the view."""
-    return _summary(view.id, view)
+    """`inspector.summary` of the view; what is not `whole` yet is absent."""
+    return _summary(view.id, whole(view), view)
 
 
 def checked(view: TraceView) -> CheckResult:

@@ -83,7 +83,8 @@ def encode(
     span = _span(blocks)
     picked = _telling(letter, span)
     detail = blocks <= MAX_DETAILED
-    owner_names = list(dict.fromkeys(_owner_text(held, names) for held in owners.values()))
+    groups = {group: _owner_text(group, names) for group in {tuple(held) for held in owners.values()}}
+    owner_names = list(dict.fromkeys(groups[tuple(held)] for held in owners.values()))
     meta: dict[str, Any] = {
         "palette": paint.palette,
         "legend": [asdict(entry) for entry in paint.legend],
@@ -101,7 +102,7 @@ def encode(
         number = {name: i for i, name in enumerate(owner_names)}
         owner = np.full(blocks, NO_OWNER, dtype="<u2")
         for block, held in owners.items():
-            owner[block] = number[_owner_text(held, names)]
+            owner[block] = number[groups[tuple(held)]]
         parts += [np.clip(state.fill, 0, 255).astype(np.uint8).tobytes()]
         parts += [np.clip(state.ref, 0, 255).astype(np.uint8).tobytes()]
         parts += [owner.tobytes(), state.gen.astype("<u4").tobytes()]

@@ -67,9 +67,15 @@ def shown_rows(series: Series, axis: str, curves: Sequence[npt.NDArray[Any]]) ->
 
 
 def x_of(series: Series, axis: str, seq: int) -> float:
-    """Where event `seq` lies on the axis (the last event before it, where that one has no row)."""
-    row = min(max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0), max(len(series) - 1, 0))
-    return float(axis_values(series, axis)[row]) if len(series) else 0.0
+    """Where event `seq` lies on the axis; between two of the series' events in proportion (on a step's own place)."""
+    if not len(series):
+        return 0.0
+    if axis == "event":
+        return float(min(max(seq, int(series.seq[0])), int(series.seq[-1])))
+    if axis == "time":
+        return float(np.interp(seq, series.seq, axis_values(series, axis)))
+    row = min(max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0), len(series) - 1)
+    return float(series.step[row])
 
 
 def occupancy(

@@ -15,12 +15,13 @@ import numpy as np
 import streamlit as st
 
 from kvscope.errors import KVScopeError, UsageError
-from kvscope.inspector.source import most_blocks
+from kvscope.inspector.source import Frozen, most_blocks
 from kvscope.traces import open_trace
 from kvscope.traces.schema import EventArray
 
 MAX_LISTED = 200
 _OPENED = itertools.count()
+_OF_READER = ("columns", "chunks", "row_of", "fold_at", "details_between", "detail_arrays")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class TraceView:
     reader: Any = field(repr=False, compare=False)
 
     @property
+    def on_demand(self) -> bool:
+        """Whether it is long: rows are decoded where they are looked at."""
+        return False
+
+    @property
     def id(self) -> tuple[str, int, int, bool]:
         """Equal for equal content: the key of everything cached about it."""
         return (str(self.path), self.opened, len(self.events), self.clean or self.live)
@@ -66,6 +72,44 @@ class TraceView:
     def details_of(self, kind: int) -> Any:
         """(seqs, values) of the events of a kind that have details."""
         return self.reader.details_of(kind)
+
+
+class LongView(TraceView):
+    """A long trace that nobody writes any more: the inspector reads it a piece at a time."""
+
+    folded = long = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_READER:
+            return getattr(self.reader, name)
+        raise AttributeError(f"a view has no attribute {name!r}")
+
+    @property
+    def on_demand(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def rows(self) -> int:
+        """How many events."""
+        return len(self.seqs)
+
+    @property
+    def rows_on_demand(self) -> EventArray:
+        """The events."""
+        return self.events
+
+    @property
+    def frozen(self) -> Frozen:
+        """The view as the inspector reads it, made once."""
+        if "_frozen" not in self.__dict__:
+            object.__setattr__(self, "_frozen", Frozen(self))
+        return self.__dict__["_frozen"]  # type: ignore[no-any-return]
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """[lo, hi) of the numbers of missing events."""
+        return self.reader.gaps  # type: ignore[no-any-return]
 
 
 class Tail:
@@ -95,9 +139,9 @@ class Tail:
             return self._view
 
     def _snapshot(self) -> TraceView:
-        r = self._reader
-        return TraceView(
-            self._name, self._path, r.events, r.seqs, most_blocks(r.num_blocks, r.events), r.block_size, r.block_bytes,
+        r, events = self._reader, self._reader.rows_on_demand
+        return (TraceView if isinstance(events, np.ndarray) else LongView)(
+            self._name, self._path, events, r.seqs, most_blocks(r.num_blocks, events), r.block_size, r.block_bytes,
             list(r.sites), list(r.actors), list(r.facts), list(r.warnings), bool(r.clean), bool(r.live), int(r.dropped),
             self._opened, r,
         )  # fmt: skip

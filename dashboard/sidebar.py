@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from kvscope.dashboard import markup
-from kvscope.dashboard.answers import summarised
+from kvscope.dashboard.answers import measured, summarised
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
@@ -66,7 +66,7 @@ def _geometry(view: TraceView) -> None:
         ("pool", f"{count_text(view.num_blocks)} blocks, {pool}"),
         ("block", f"{view.block_size} slots" + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
         ("events", count_text(len(view.events))),
-        ("steps", count_text(int(view.events["step"].max()) + 1) if len(view.events) else "0"),
+        ("steps", count_text(int(measured(view).step.max(initial=-1)) + 1)),
         ("duration", duration_text(facts["duration_s"])),
     ]
     for fact in view.facts:

@@ -85,8 +85,8 @@ def slots(view: TraceView, place: Place, life: Life) -> None:
 def _written(view: TraceView, place: Place, life: Life) -> list[SlotWriter]:
     """The slots of this life that were written up to the chosen event."""
     events = view.events[: rows_until(view, place.seq)]
-    rows = np.flatnonzero((events["block"] == life.block) & (events["gen"] == life.gen))
-    return slot_writers(view, events, rows.tolist())
+    rows = np.flatnonzero(events["block"] == life.block)
+    return slot_writers(view, events, rows[events[rows]["gen"] == life.gen].tolist())
 
 
 def _when(place: Place, life: Life) -> str:

@@ -5,6 +5,9 @@ Keys: J and K to the event before and after, Shift+J and Shift+K a whole step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import streamlit as st
 
@@ -59,7 +62,7 @@ def _newest(view: TraceView) -> None:
 
 def _caption(view: TraceView, row: int) -> None:
     event = view.events[row]
-    since = (int(event["t_ns"]) - int(view.events["t_ns"][0])) * 1e-9
+    since = (int(event["t_ns"]) - int(view.events[0]["t_ns"])) * 1e-9
     where = f"event {count_text(int(view.seqs[row]))} of {count_text(view.last_seq)}"
     step = f"step {int(event['step'])}" if event["step"] >= 0 else "before the first step"
     said = event_text(view, row, names_of(view))
@@ -90,13 +93,25 @@ def _event_seq(view: TraceView, row: int, by: int) -> int | None:
 
 def _step_seq(view: TraceView, row: int, by: int) -> int | None:
     """The last event of the step before or after, so that what is shown is a finished step."""
-    steps = view.events["step"]
-    now = int(steps[row])
-    others = np.flatnonzero(steps < now) if by < 0 else np.flatnonzero(steps > now)
-    if not len(others):
-        last = len(steps) - 1
+    now = int(view.events[row]["step"])
+    other = _nearest(view, row, by, lambda steps: steps < now if by < 0 else steps > now)
+    if other is None:
+        last = len(view.events) - 1
         return int(view.seqs[last]) if by > 0 and row != last else None
     if by < 0:
-        return int(view.seqs[others[-1]])
-    following = int(steps[others[0]])
-    return int(view.seqs[np.flatnonzero(steps == following)[-1]])
+        return int(view.seqs[other])
+    following = int(view.events[other]["step"])
+    end = _nearest(view, other, 1, lambda steps: steps != following)
+    return int(view.seqs[len(view.events) - 1 if end is None else end - 1])
+
+
+def _nearest(view: TraceView, row: int, by: int, wanted: Callable[[Any], Any]) -> int | None:
+    """The nearest row before or after `row` whose step is wanted; looks further and further out."""
+    lo, hi, width = row, row + 1, 1 << 12
+    while (lo > 0) if by < 0 else (hi < len(view.events)):
+        start, stop = (max(lo - width, 0), lo) if by < 0 else (hi, min(hi + width, len(view.events)))
+        found = np.flatnonzero(wanted(view.events[start:stop]["step"]))
+        if len(found):
+            return start + int(found[-1 if by < 0 else 0])
+        lo, hi, width = start, stop, 4 * width
+    return None

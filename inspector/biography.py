@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from kvscope.inspector.source import Names, TraceLike, frozen, named_detail, rows_until, site_text
+from kvscope.inspector.source import IntArray, Names, TraceLike, frozen, named_detail, rows_until, site_text
 from kvscope.inspector.state import check_block
 from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
 
@@ -79,28 +80,31 @@ def biography(trace: TraceLike, block: int, until: int | None = None) -> list[Li
     check_block(trace, block)
     events = trace.events if until is None else trace.events[: rows_until(trace, until)]
     # A copy out of this block is an event of the target, but part of this block's story too.
-    copied_from = ((events["kind"] == Kind.COW) | (events["kind"] == Kind.COPY_DONE)) & (events["aux"] == block)
-    rows = np.flatnonzero((events["block"] == block) | copied_from)
+    copies = np.flatnonzero((events["kind"] == Kind.COW) | (events["kind"] == Kind.COPY_DONE))
+    copied_from = copies[events[copies]["aux"] == block]
+    rows = np.union1d(np.flatnonzero(events["block"] == block), copied_from)
+    told = events[rows]
     names = Names(trace.facts)
     lives: dict[int, list[int]] = {}
     current = 0
-    for row in rows.tolist():
-        gen = int(events["gen"][row]) if events["block"][row] == block else current
-        if events["block"][row] == block:
+    for i, (own, gen) in enumerate(zip((told["block"] == block).tolist(), told["gen"].tolist(), strict=True)):
+        gen = gen if own else current
+        if own:
             current = max(current, gen)
-        lives.setdefault(gen, []).append(row)
-    return [_life(trace, events, block, gen, lives[gen], names) for gen in sorted(lives)]
+        lives.setdefault(gen, []).append(i)
+    return [_life(trace, rows[lives[gen]], told[lives[gen]], block, gen, names) for gen in sorted(lives)]
 
 
-def _life(trace: TraceLike, events: EventArray, block: int, gen: int, rows: list[int], names: Names) -> Life:
-    own = [r for r in rows if events["block"][r] == block]
-    ended = [Kind(int(events["kind"][r])).name.lower() for r in own if events["kind"][r] in _ENDS]
+def _life(trace: TraceLike, rows: IntArray, events: EventArray, block: int, gen: int, names: Names) -> Life:
+    own = events["block"] == block
+    kinds = events["kind"][own].tolist()
+    ended = [Kind(kind).name.lower() for kind in kinds if kind in _ENDS]
     return Life(
         block=block,
         gen=gen,
-        events=tuple(_event(trace, events, block, row, names) for row in rows),
-        slots=tuple(slot_writers(trace, events, own)),
-        max_ref=max((int(events["ref_after"][r]) for r in own), default=0),
+        events=tuple(_event(trace, event, block, row, names) for event, row in zip(events, rows.tolist(), strict=True)),
+        slots=tuple(slot_writers(trace, trace.events, rows[own].tolist())),
+        max_ref=int(events["ref_after"][own].max(initial=0)),
         end=ended[-1] if ended else "",
     )
 
@@ -109,26 +113,26 @@ def slot_writers(trace: TraceLike, events: EventArray, rows: list[int]) -> list[
     """Per slot who wrote it last, of the WRITE and COW rows among `rows` (all of one life), in slot order."""
     last: dict[int, tuple[int, int, bool]] = {}
     writers: dict[int, dict[int, None]] = {}
-    for row in rows:
-        kind, seq = int(events["kind"][row]), int(trace.seqs[row])
+    picked = events[np.asarray(rows, np.int64)]
+    columns = [picked[name].tolist() for name in ("kind", "aux", "fill", "seq_id")]
+    for row, kind, aux, fill, seq_id in zip(rows, *columns, strict=True):
+        seq = int(trace.seqs[row])
         if kind == Kind.WRITE:
-            lo, hi = unpack_range(int(events["aux"][row]))
+            lo, hi = unpack_range(aux)
         elif kind == Kind.COW:
             detail = named_detail(trace, seq, Kind.COW)
-            lo, hi = detail.get("slot_lo", 0), detail.get("slot_hi", int(events["fill"][row]))
+            lo, hi = detail.get("slot_lo", 0), detail.get("slot_hi", fill)
         elif kind == Kind.SWAP_IN:
-            lo, hi = 0, int(events["fill"][row])
+            lo, hi = 0, fill
         else:
             continue
-        seq_id = int(events["seq_id"][row])
         for slot in range(max(lo, 0), min(hi, trace.block_size)):
             last[slot] = (seq, seq_id, kind == Kind.COW)
             writers.setdefault(slot, {})[seq_id] = None
     return [SlotWriter(slot, *last[slot], tuple(writers[slot])) for slot in sorted(last)]
 
 
-def _event(trace: TraceLike, events: EventArray, block: int, row: int, names: Names) -> LifeEvent:
-    event = events[row]
+def _event(trace: TraceLike, event: Any, block: int, row: int, names: Names) -> LifeEvent:
     kind, seq_id = int(event["kind"]), int(event["seq_id"])
     own = int(event["block"]) == block
     return LifeEvent(

@@ -9,7 +9,7 @@ import numpy as np
 from kvscope.inspector.source import IntArray, Names, TraceLike, frozen
 from kvscope.inspector.state import TABLE_KINDS
 from kvscope.traces.fold import kind_mask
-from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.schema import EventArray, Kind, Reason
 
 QUEUED, PREFILL, DECODE, PREEMPTED = "queued", "prefill", "decode", "preempted"
 
@@ -91,7 +91,7 @@ def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
     """
     trace = frozen(trace)
     events = trace.events
-    rows = np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0))
+    rows = _telling(events, np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0)))
     drafts: dict[int, _Draft] = {}
     for lo in range(0, len(rows), _PIECE):  # in pieces: Python numbers take ten times the memory of a column
         piece = rows[lo : lo + _PIECE]
@@ -114,6 +114,29 @@ def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
         )
         for d in drafts.values()
     ]  # fmt: skip
+
+
+def _telling(events: EventArray, rows: IntArray) -> IntArray:
+    """The rows without those SCHED rows, nearly all, that turn no phase: within the prompt, or after decoding began."""
+    kind, seq_id = events["kind"][rows], events["seq_id"][rows]
+    sched = kind == Kind.SCHED
+    if len(rows) < _PIECE or not sched.any() or int(seq_id.max()) > _PIECE + len(rows):
+        return rows
+    prompt = np.zeros(int(seq_id.max()) + 1, np.int64)
+    changing = np.bincount(seq_id[kind == Kind.SUBMIT], minlength=len(prompt)) > 1  # sequences of no one prompt
+    changing[seq_id[kind == Kind.PREEMPT]] = True
+    few = rows[(kind == Kind.SUBMIT) | (kind == Kind.FORK)]
+    told = (events[name][few].tolist() for name in ("kind", "seq_id", "aux"))
+    for what, owner, aux in zip(*told, strict=True):
+        prompt[owner] = aux if what == Kind.SUBMIT else prompt[aux] if 0 <= aux < len(prompt) else 0
+    order = np.argsort(seq_id, kind="stable")
+    decoding = (sched & (events["lblock"][rows] >= prompt[seq_id]))[order]
+    again = np.zeros(len(rows), np.bool_)
+    again[1:] = decoding[1:] & decoding[:-1] & (seq_id[order][1:] == seq_id[order][:-1])
+    kept = np.ones(len(rows), np.bool_)
+    kept[order] = ~sched[order] | (decoding & ~again)
+    found: IntArray = rows[kept | changing[seq_id]]
+    return found
 
 
 def _advance(
@@ -154,9 +177,11 @@ def _held(trace: TraceLike, seq_ids: list[int]) -> dict[int, tuple[IntArray, Int
     moves = np.where(events["kind"][rows] == Kind.RELEASE, -1, 1).astype(np.int64)
     moves[events["reason"][rows] == Reason.COPY_ON_WRITE] = 0  # one entry takes the place of another
     numbers = np.asarray(trace.seqs, dtype=np.int64)
+    t_ns = events["t_ns"].astype(np.int64)
+    wanted = np.asarray(seq_ids, owner.dtype)
+    starts, ends = (np.searchsorted(owner, wanted, side=side).tolist() for side in ("left", "right"))
     out = {}
-    for seq_id in seq_ids:
-        lo, hi = np.searchsorted(owner, seq_id, side="left"), np.searchsorted(owner, seq_id, side="right")
+    for seq_id, lo, hi in zip(seq_ids, starts, ends, strict=True):
         mine = rows[lo:hi]
-        out[seq_id] = (numbers[mine], events["t_ns"][mine].astype(np.int64), np.cumsum(moves[lo:hi]))
+        out[seq_id] = (numbers[mine], t_ns[mine], np.cumsum(moves[lo:hi]))
     return out

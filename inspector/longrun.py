@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.facts import usable
-from kvscope.inspector.source import IntArray
+from kvscope.inspector.source import IntArray, size_after
 from kvscope.inspector.sums import COUNTS, STATES, Part, PoolSums
 from kvscope.traces.fold import kind_mask
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind, Reason
@@ -52,21 +52,26 @@ class LongRun:
     singled_seqs: IntArray
 
 
-def longrun(trace: Any, points: int = POINTS) -> LongRun:
+def longrun(trace: Any, points: int = POINTS, *, slots: bool = True) -> LongRun:
     """Go through a trace once.
 
     Args:
         trace: a reader of a folder or file.
         points: how many events to pick, about.
+        slots: also how many slots are filled, which takes some times as long; without it, what depends on them is
+            absent (NaN, None).
     """
     rows = trace.rows
-    pool = PoolSums(_size_before(trace), trace.block_size, slots=True)
-    means, picks, singled = _Means(_totals(pool)), _Picks(rows, pool.size, points), _Singled()
+    pool = PoolSums(_size_before(trace), trace.block_size, slots=slots)
+    means, picks, singled = (
+        _Means(_complete(pool, pool.totals()[:, None])[:, 0]),
+        _Picks(rows, pool.size, points),
+        _Singled(),
+    )
     for lo in range(0, rows, _RUN):
         part = Part(trace, lo, min(lo + _RUN, rows), _COLUMNS)
         where, values, _ = pool.follow(part)
-        capacity = pool.sizes * pool.block_size
-        values = np.vstack([values, _ratio(values[_NAMES.index("filled_slots")], capacity)])
+        values = _complete(pool, values)
         means.add(part["t_ns"], where, values)
         rise = singled.add(part)
         picks.add(lo, part, where, values, pool.sizes, rise, means.entered)
@@ -103,6 +108,8 @@ def singled_trace(trace: Any, run: LongRun) -> Any:
 
 def _size_before(trace: Any) -> int:
     """Blocks of the pool before the first event."""
+    if getattr(trace, "on_demand", False):  # a view of a reader, which has looked at the column already
+        return size_after(trace, 0)
     base = 0
     for part in trace.chunks(("kind",), rows=_RUN):
         at = np.flatnonzero((part["kind"] == Kind.GROW) | (part["kind"] == Kind.SHRINK))
@@ -113,10 +120,12 @@ def _size_before(trace: Any) -> int:
     return int(trace.num_blocks)
 
 
-def _totals(pool: PoolSums) -> npt.NDArray[np.float64]:
-    before = pool.totals()
-    filled = before[[_NAMES.index("filled_slots")]]
-    return np.append(before, _ratio(filled, np.asarray([pool.size * pool.block_size])))
+def _complete(pool: PoolSums, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The measures of `_NAMES`: those that the pool sums up, and those that nothing is known of as NaN."""
+    if not pool.slots:
+        return np.vstack([values, np.full((len(_NAMES) - len(values), values.shape[1]), np.nan)])
+    sizes = pool.sizes if len(pool.sizes) == values.shape[1] else np.full(values.shape[1], pool.size)
+    return np.vstack([values, _ratio(values[_NAMES.index("filled_slots")], sizes * pool.block_size)])
 
 
 class _Means:
@@ -245,25 +254,41 @@ class _Singled:
             events[name] = part[name][rows]
         self._parts.append(events)
         self._seqs.append(part["seq"][rows] if len(rows) else np.empty(0, np.int64))
-        changes = {name: np.zeros(len(kind), np.int64) for name in TOTALS}
-        counted = {"cow_copies": Kind.COW, "preemptions": Kind.PREEMPT, "refusals": Kind.REFUSED,
-                   "evictions": Kind.EVICT}  # fmt: skip
-        for name, which in counted.items():
-            changes[name][rows] = events["kind"] == which
-        changes["cow_copies"][rows] *= events["reason"] != Reason.RESIZED
-        for at, event in self._admissions(events):
-            prompt = self._prompts.get(int(event["seq_id"]))
-            if prompt is not None:
-                changes["prefix_hit_tokens"][rows[at]] = int(event["aux"])
-                changes["prefix_query_tokens"][rows[at]] = prompt
-        found = {name: self._totals[name] + np.cumsum(change) for name, change in changes.items()}
-        self._totals |= {name: int(values[-1]) for name, values in found.items() if len(values)}
+        return {name: self._running(name, rows[at], by, len(kind)) for name, (at, by) in self._moves(events).items()}
+
+    def _moves(self, events: EventArray) -> dict[str, tuple[IntArray, IntArray]]:
+        """total -> (which of these rows change it, by how much)"""
+        kind = events["kind"]
+        counted = {
+            "cow_copies": (kind == Kind.COW) & (events["reason"] != Reason.RESIZED),
+            "preemptions": kind == Kind.PREEMPT,
+            "refusals": kind == Kind.REFUSED,
+            "evictions": kind == Kind.EVICT,
+        }
+        found = {name: (at := np.flatnonzero(which), np.ones(len(at), np.int64)) for name, which in counted.items()}
+        admitted = list(self._admissions(events))
+        at = np.asarray([at for at, _, _ in admitted], np.int64)
+        hits, asked = (np.asarray([values[i] for values in admitted], np.int64) for i in (1, 2))
+        return found | {"prefix_hit_tokens": (at, hits), "prefix_query_tokens": (at, asked)}
+
+    def _running(self, name: str, rows: IntArray, by: IntArray, count: int) -> IntArray:
+        total = self._totals[name]
+        if not len(rows):
+            return np.broadcast_to(np.int64(total), (count,))
+        change = np.zeros(count, np.int64)
+        change[rows] = by
+        found = total + np.cumsum(change)
+        self._totals[name] = int(found[-1])
         return found
 
-    def _admissions(self, events: EventArray) -> Iterator[tuple[int, Any]]:
-        self._prompts |= {int(e["seq_id"]): int(e["aux"]) for e in events[events["kind"] == Kind.SUBMIT]}
+    def _admissions(self, events: EventArray) -> Iterator[tuple[int, int, int]]:
+        """(row, prompt tokens found in the prefix cache, prompt tokens) of admissions whose prompt is known."""
+        submits = events[events["kind"] == Kind.SUBMIT]
+        self._prompts |= dict(zip(submits["seq_id"].tolist(), submits["aux"].tolist(), strict=True))
         for at in np.flatnonzero(events["kind"] == Kind.ADMIT).tolist():
-            yield at, events[at]
+            prompt = self._prompts.get(int(events["seq_id"][at]))
+            if prompt is not None:
+                yield at, int(events["aux"][at]), prompt
 
     def done(self) -> tuple[EventArray, IntArray]:
         """(rows, their numbers)"""

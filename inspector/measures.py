@@ -160,7 +160,8 @@ def ratio(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> FloatArray:
 def prefix_tokens(events: EventArray) -> tuple[IntArray, IntArray]:
     """Per event the prompt tokens found in the prefix cache, and those asked for; both stand at ADMIT rows."""
     hits, queries = np.zeros(len(events), dtype=np.int64), np.zeros(len(events), dtype=np.int64)
-    prompts = {int(e["seq_id"]): int(e["aux"]) for e in events[events["kind"] == Kind.SUBMIT]}
+    submits = events[events["kind"] == Kind.SUBMIT]
+    prompts = dict(zip(submits["seq_id"].tolist(), submits["aux"].tolist(), strict=True))
     for row in np.flatnonzero(events["kind"] == Kind.ADMIT).tolist():
         prompt = prompts.get(int(events["seq_id"][row]))
         if prompt is not None:  # without its SUBMIT (lost, or a bare pool) an admission says nothing about a rate
@@ -195,7 +196,8 @@ def series_of(run: LongRun, trace: TraceLike) -> Series:
     columns: dict[str, Any] = {}
     for name in Series.__dataclass_fields__.keys() - sizes.keys():
         wide = name in ("blocks", "seq", "t_ns", "prefix_hit_tokens", "prefix_query_tokens")
-        columns[name] = run.picked[name].astype(np.int64 if wide else np.int32)
+        known = name != "filled_slots" or not np.isnan(run.picked[name]).any()
+        columns[name] = run.picked[name].astype(np.int64 if wide else np.int32) if known else run.picked[name]
     return Series(**sizes, **columns)
 
 

@@ -57,7 +57,8 @@ MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged
 def resizes(events: EventArray) -> IntArray:
     """The rows in which the pool grows or shrinks."""
     rows = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
-    sizes = np.stack([events["aux"][rows], events["lblock"][rows].astype(np.int64)])
+    told = events[rows]
+    sizes = np.stack([told["aux"], told["lblock"].astype(np.int64)])
     return rows[((sizes >= 0) & (sizes <= MAX_RESIZED)).all(axis=0)]
 
 
@@ -88,12 +89,15 @@ def size_after(trace: TraceLike, rows: int) -> int:
     if not len(changes):
         return trace.num_blocks
     past = changes[changes < rows]
-    return int(events["aux"][past[-1]]) if len(past) else int(events["lblock"][changes[0]])
+    return int(events[past[-1]]["aux"]) if len(past) else int(events[changes[0]]["lblock"])
 
 
 def frozen(trace: TraceLike) -> Frozen:
-    """`trace` itself if it is frozen already."""
-    return trace if isinstance(trace, Frozen) else Frozen(trace)
+    """`trace` itself if it is frozen already, or what it keeps of itself as `frozen`."""
+    if isinstance(trace, Frozen):
+        return trace
+    kept = getattr(trace, "frozen", None)
+    return kept if isinstance(kept, Frozen) else Frozen(trace)
 
 
 def rows_until(trace: TraceLike, seq: int) -> int:
@@ -137,10 +141,10 @@ def gap_rows(trace: TraceLike) -> list[tuple[int, int]]:
         jumps = np.diff(seqs)
         for row in np.flatnonzero(jumps > 1).tolist():
             holes[row + 1] = int(jumps[row]) - 1
-    marks = np.flatnonzero(trace.events["kind"] == Kind.GAP).tolist()
-    for row in marks:
+    marks = np.flatnonzero(trace.events["kind"] == Kind.GAP)
+    for row, lost in zip(marks.tolist(), trace.events[marks]["aux"].tolist(), strict=True):
         near = row + 1 if row + 1 in holes else row
-        holes[near] = max(holes.get(near, 0), int(trace.events["aux"][row]))
+        holes[near] = max(holes.get(near, 0), lost)
     return sorted(holes.items())
 
 

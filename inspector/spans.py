@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from kvscope.inspector.facts import usable
 from kvscope.inspector.source import IntArray, TraceLike
 from kvscope.inspector.state import block_rows
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import EventArray, Kind
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -58,11 +59,11 @@ def block_times(trace: TraceLike) -> dict[str, IntArray]:
 def sequence_lengths(trace: TraceLike) -> dict[int, int]:
     """Final length in tokens (prompt and output) of every sequence that ended."""
     events = trace.events
-    prompts = {int(e["seq_id"]): int(e["aux"]) for e in events[events["kind"] == Kind.SUBMIT]}
-    for fork in events[events["kind"] == Kind.FORK]:
-        prompts.setdefault(int(fork["seq_id"]), prompts.get(int(fork["aux"]), 0))
-    ended = events[(events["kind"] == Kind.FINISH) | (events["kind"] == Kind.ABORT)]
-    outputs = {int(e["seq_id"]): int(e["aux"]) for e in ended}
+    kind = events["kind"]
+    prompts = dict(_pairs(events[kind == Kind.SUBMIT]))
+    for child, parent in _pairs(events[kind == Kind.FORK]):
+        prompts.setdefault(child, prompts.get(parent, 0))
+    outputs = dict(_pairs(events[(kind == Kind.FINISH) | (kind == Kind.ABORT)]))
     by_request: dict[int, int] = {}
     for fact in usable(trace.facts):
         if fact.get("type") == "request" and "prompt_tokens" in fact:
@@ -74,6 +75,11 @@ def sequence_lengths(trace: TraceLike) -> dict[int, int]:
             outputs[int(fact["seq_id"])] = int(fact["tokens"])
     lengths = {s: prompts[s] + n for s, n in sorted(outputs.items()) if s in prompts}
     return {s: n for s, n in lengths.items() if 0 <= n < 2**62}  # others were made up
+
+
+def _pairs(rows: EventArray) -> Iterator[tuple[int, int]]:
+    """(sequence, aux) of rows."""
+    return zip(rows["seq_id"].tolist(), rows["aux"].tolist(), strict=True)
 
 
 def model_facts(trace: TraceLike) -> dict[str, Any]:

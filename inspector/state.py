@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, size_after
+from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
+from kvscope.inspector.table_seek import TableSeeker
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
 from kvscope.traces.fold import BLOCK_MASK, BlockFold, events_columns
 from kvscope.traces.fold import kind_mask as kind_mask
@@ -30,8 +32,6 @@ class BlockState(IntEnum):
 STATE_NAMES = ("free", "private", "shared", "in_transit", "cached", "quarantined")
 STATE_LETTERS = "FPSTCQ"
 WRITING_LETTER = "W"
-
-TABLE_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE)
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,8 @@ def _pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None
 
 def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
     """The block table of every sequence that holds blocks just after event `seq`, as (block, gen) in logical order."""
+    if getattr(trace, "long", False):  # a reader
+        return TableSeeker(trace).at(seq)
     events = trace.events[: rows_until(trace, seq)]
     rows = np.flatnonzero(_TABLE_MASK[events["kind"]] & (events["seq_id"] >= 0))
     tables: dict[int, dict[int, tuple[int, int]]] = {}

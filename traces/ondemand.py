@@ -22,7 +22,8 @@ from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable
 
 SHORT_ROWS = 1 << 16  # so many rows are decoded when they are sliced out; more stay where they are
-_KEPT_RUNS = 8
+_KEPT_RUNS, _KEPT_DETAILS = 64, 8
+_FEW_ROWS, _KEPT_ROWS = 1024, 1 << 16
 _KEPT_BYTES = 256 << 20
 _RUN_ROWS = 1 << 14
 _NAMES: tuple[str, ...] = tuple(EVENT_DTYPE.names or ())
@@ -38,6 +39,7 @@ class _Source:
         self._removed = sealed.removed
         self._edges = [*(edge for edge in sealed.starts if edge < rows), rows]
         self._runs: OrderedDict[int, EventArray] = OrderedDict()
+        self._rows: dict[int, bytes] = {}
         self._columns: OrderedDict[str, npt.NDArray[Any]] = OrderedDict()
 
     def columns(self, names: Sequence[str], lo: int, hi: int) -> Columns:
@@ -61,6 +63,20 @@ class _Source:
                 self._columns.popitem(last=False)
         self._columns.move_to_end(name)
         return self._columns[name][lo:hi]
+
+    def few(self, rows: npt.NDArray[np.int64]) -> EventArray:
+        """A few rows, which may lie far apart (all of one block): asked for again, they are here."""
+        out = np.empty(len(rows), EVENT_DTYPE)
+        numbers = rows.tolist()
+        missing = np.asarray([i for i, row in enumerate(numbers) if row not in self._rows], np.int64)
+        if len(self._rows) > _KEPT_ROWS:
+            missing = np.arange(len(rows))
+            self._rows.clear()
+        for where, events, first in self.pieces(rows[missing]):
+            for i in missing[where].tolist():
+                self._rows[numbers[i]] = events[numbers[i] - first].tobytes()
+        out[:] = np.frombuffer(b"".join([self._rows[row] for row in numbers]), EVENT_DTYPE)
+        return out
 
     def pieces(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, EventArray, int]]:
         """For rising rows: (which of them, the run of events that they lie in, the row that it begins with)."""
@@ -149,6 +165,8 @@ class EventsOnDemand:
         return self._picked(rows + self._lo)
 
     def _picked(self, rows: npt.NDArray[np.int64]) -> EventArray:
+        if len(rows) <= _FEW_ROWS and len(rows) and int(rows[-1]) - int(rows[0]) > SHORT_ROWS:
+            return self._source.few(rows)
         out = np.empty(len(rows), EVENT_DTYPE)
         for where, events, first in self._source.pieces(rows):
             out[where] = events[rows[where] - first]
@@ -203,7 +221,7 @@ class DetailsOnDemand:
         key = (batch.first_seq, batch.rows)
         if key not in self._kept:
             self._kept[key] = self._sealed.details(number)
-            if len(self._kept) > _KEPT_RUNS:
+            if len(self._kept) > _KEPT_DETAILS:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]

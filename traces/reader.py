@@ -140,7 +140,8 @@ class TraceReader:
         self._settle()
         state = (self._sealed.rows, self._sealed.removed, id(self._tail_seqs))
         if self._all_seqs[0] != state:
-            every = np.concatenate([self._sealed.seqs(0, self._sealed.rows), self._tail_seqs])
+            every = self._sealed.seqs(0, self._sealed.rows)
+            every = np.concatenate([every, self._tail_seqs]) if len(self._tail_seqs) else every
             self._all_seqs = state, read_only(every)
         return self._all_seqs[1]
 

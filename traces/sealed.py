@@ -88,6 +88,8 @@ class SealedRows:
 
     def seqs(self, lo: int, hi: int) -> npt.NDArray[np.int64]:
         """The seqs of rows lo .. hi - 1."""
+        if self.end == self.rows:  # none is missing
+            return np.arange(lo, hi, dtype=np.int64)
         out = np.empty(hi - lo, np.int64)
         for batch, first, last, at in self._spans(lo, hi):
             seq = batch.first_seq + first

@@ -23,7 +23,7 @@ def render(view: TraceView, place: Place) -> None:
     """The page."""
     left, right = st.columns([3, 2], gap="large")
     with left:
-        kinds = sorted({kind_words(int(k)) for k in np.unique(view.events["kind"])})
+        kinds = sorted({kind_words(k) for k in _kinds(view)})
         wanted = st.multiselect("Show only", kinds, key="event_kinds", placeholder="all kinds of events")
         _table(view, place, set(wanted))
     with right:
@@ -41,21 +41,25 @@ def _table(view: TraceView, place: Place, wanted: set[str]) -> None:
         return
     names = names_of(view)
     columns = (("event", "number"), ("step", "number"), ("what", "grow"))
-    steps = view.events["step"]
+    steps = view.events[np.asarray(rows)]["step"].tolist()
     told = [
-        (int(view.seqs[row]), int(steps[row]) if steps[row] >= 0 else None, event_text(view, row, names))
-        for row in rows
+        (int(view.seqs[row]), step if step >= 0 else None, event_text(view, row, names))
+        for row, step in zip(rows, steps, strict=True)
     ]
     picked = event_list(columns, told, place.seq, height=600, key="events_around")
     if picked is not None and picked != place.seq:
         go(seq=picked)
 
 
+def _kinds(view: TraceView) -> list[int]:
+    return np.flatnonzero(np.bincount(view.events["kind"], minlength=1)).tolist()  # type: ignore[no-any-return]
+
+
 def _window(view: TraceView, here: int, wanted: set[str]) -> list[int]:
     """Up to WINDOW rows before and after `here`, of the wanted kinds (all for none)."""
     if not wanted:
         return list(range(max(0, here - WINDOW), min(len(view.events), here + WINDOW + 1)))
-    numbers = [int(k) for k in np.unique(view.events["kind"]) if kind_words(int(k)) in wanted]
+    numbers = [k for k in _kinds(view) if kind_words(k) in wanted]
     rows = np.flatnonzero(np.isin(view.events["kind"], numbers))
     middle = int(np.searchsorted(rows, here))
     return rows[max(0, middle - WINDOW) : middle + WINDOW + 1].tolist()  # type: ignore[no-any-return]

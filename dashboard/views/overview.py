@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from kvscope.dashboard import figures, live, markup
-from kvscope.dashboard.answers import checked, findings_so_far, measured, names_of, summarised
+from kvscope.dashboard.answers import checked, findings_so_far, measure_all, measured, names_of, summarised, whole
 from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.numbers import bytes_text, count_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -19,6 +19,7 @@ from kvscope.dashboard.words import event_text
 from kvscope.traces.schema import Kind
 
 PLOT_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
+MAX_LONG_MARKS = 40  # each is read from another place of the file
 _NO_BAR = {"displayModeBar": False}
 
 
@@ -32,16 +33,20 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**The pool over time**", width="content")
         axis = axis_choice("axis")
     found = findings_so_far(view)
-    picture = _picture(view.id, axis, found is not None, view)
+    picture = _picture((view.id, whole(view)), axis, found is not None, view)
     st.plotly_chart(_at(picture, view, axis, place), key="occupancy", config=PLOT_CONFIG,
                     alt="Blocks by state over time, stacked")  # fmt: skip
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         with column:
             st.markdown(f"**{title}**")
-            figure = _at(_small(view.id, axis, name, view), view, axis, place)
+            figure = _at(_small((view.id, whole(view)), axis, name, view), view, axis, place)
             st.plotly_chart(figure, key=f"small_{name}", config=_NO_BAR, alt=title)
-    if found is None and not view.live:
-        checked(view)  # after everything else is on the page: a long trace takes a while
+    # After everything else is on the page, what takes a while. A long trace is checked on the page Findings.
+    if not whole(view):
+        measure_all(view)
+        st.rerun()
+    if found is None and not view.live and not view.on_demand:
+        checked(view)
         st.rerun()
 
 
@@ -104,6 +109,7 @@ def marks(view: TraceView) -> list[Mark]:
     found = []
     for cause, kind in (("preempt", Kind.PREEMPT), ("evict", Kind.EVICT)):
         rows = np.flatnonzero(kinds == kind)
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, figures.MAX_MARKS).astype(int))] if len(rows) else rows
+        most = MAX_LONG_MARKS if view.on_demand else figures.MAX_MARKS
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(int))] if len(rows) else rows
         found += [Mark(cause, int(view.seqs[row]), event_text(view, int(row), names)) for row in rows.tolist()]
     return found + [Mark("finding", f.seq, f"{f.code} {f.title}") for f in findings_so_far(view) or ()]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import figures, markup
-from kvscope.dashboard.answers import measured, names_of, owners_of, pool_at, tables_of
+from kvscope.dashboard.answers import names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text
-from kvscope.dashboard.opened import TraceView, row_at
+from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 
 MAX_TABLES = 60
@@ -17,12 +18,12 @@ _NO_BAR = {"displayModeBar": False}
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
-    tables, names, series = tables_of(view, place.seq), names_of(view), measured(view)
-    row = row_at(view, place.seq)
-    entries, distinct = int(series.table_entries[row]), int(series.table_blocks[row])
-    saved = int(series.saved_blocks[row])
-    factor = None if distinct == 0 else float(series.sharing_factor[row])
-    size = bytes_text(int(series.saved_bytes[row])) if view.block_bytes else None
+    tables, names = tables_of(view, place.seq), names_of(view)
+    held = pool_at(view, place.seq).entries
+    entries, distinct = int(held.sum()), int(np.count_nonzero(held))
+    saved = entries - distinct
+    factor = None if distinct == 0 else entries / distinct
+    size = bytes_text(saved * view.block_bytes) if view.block_bytes else None
     cells = (
         ("Table entries", count_text(entries), "", "Blocks as the sequences see them, each counted in every table."),
         ("Distinct blocks", count_text(distinct), "", "Blocks that are really there."),
