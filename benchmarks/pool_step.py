@@ -34,10 +34,9 @@ class Decoding:
 
     def step(self, token: int) -> int:
         """One step; ns of this thread's processor time."""
-        rows = [Scheduled(seq, n, n + 1) for seq, n in enumerate(self.lengths)]
         tokens = [token] * SEQUENCES
         start = time.thread_time_ns()
-        self.manager.append_many(self.ids, tokens)
+        rows = self.manager.append_many(self.ids, tokens)
         self.manager.begin_step(rows)
         self.manager.end_step()
         spent = time.thread_time_ns() - start

@@ -60,7 +60,7 @@ class BlockArrays:
         self._look_at_arrays()
         self.completed_step = -1
         self.newest_use = -1  # the step begun last
-        self.users: list[tuple[int, set[int]]] = []  # open steps, oldest first: whose tables they use
+        self.users: list[tuple[int, frozenset[int]]] = []  # open steps, oldest first: whose tables they use
         # Counted as they change; `check_integrity` counts anew.
         self.num_held = self.num_shared = self.open_leases = 0
         self._free = FreeList(num_blocks)

@@ -177,7 +177,7 @@ class BlockLife(BlockArrays):
 
     # -- fences -------------------------------------------------------------------------------------------------
 
-    def begin_use(self, number: int, seq_ids: set[int]) -> None:
+    def begin_use(self, number: int, seq_ids: frozenset[int]) -> None:
         """Step `number` uses the blocks in the tables of these sequences, until it is settled.
 
         They are not marked now: a block becomes free by the release of its holders, and that is when it is asked for.
@@ -187,8 +187,7 @@ class BlockLife(BlockArrays):
 
     def forget_user(self, seq_id: int) -> None:
         """The sequence has released its table: what comes under its id later is not used by the open steps."""
-        for _, seq_ids in self.users:
-            seq_ids.discard(seq_id)
+        self.users = [(number, seq_ids - {seq_id} if seq_id in seq_ids else seq_ids) for number, seq_ids in self.users]
 
     def used_by(self, block: int, seq_id: int) -> int:
         """The last open step that uses the block through the table of this sequence, which holds it; -1 = none."""

@@ -47,7 +47,9 @@ class BlockManager(Elastic, Swapping, Stepping):
     def length(self, seq_id: int) -> int:
         """Positions of a sequence whose KV exists or is being written."""
         with self._lock:
-            return self._known(seq_id).issued
+            row = self._known(seq_id)
+            row.catch_up()
+            return row.issued
 
     def num_free(self) -> int:
         """Blocks that an allocation could take now, evictable ones included."""

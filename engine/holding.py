@@ -110,7 +110,8 @@ class Holding(TableCore):
             FaultyCall: the sequence is unknown, or has no such position; nothing was changed.
         """
         with self._lock:
-            row = self._row(seq_id)
+            row = self._look(seq_id)
+            row.catch_up()
             if not 0 <= first_position <= row.issued:
                 raise self._fault(
                     seq_id,

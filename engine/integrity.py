@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -20,7 +20,12 @@ _HELD = (BlockState.WRITING, BlockState.COMMITTED, BlockState.PUBLISHED)
 def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, ...]:
     """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
     entries = digest = 0
-    for row in tables.values():
+    others: Iterable[SequenceTable] = tables.values()
+    lane = next((row.lane for row in tables.values()), None)
+    if lane is not None and lane.intact:
+        entries, digest = lane.digest()
+        others = () if len(lane.ids) == len(tables) else [row for row in tables.values() if row.lane is not lane]
+    for row in others:
         entries += len(row.blocks) - row.first
         digest += row.digest if row.digested == len(row.blocks) else row.table_digest()
     return (*pool.counts().values(), entries, to_signed(digest))

@@ -103,8 +103,10 @@ class LeaseBook:
                 raise FaultyCall(
                     f"block {pool.name(block)} is {pool.state_name(block)}: only a live block can be leased"
                 )
-        if any(pool.state[block] == BlockState.CACHED for block in blocks):
-            pool.index.track()  # a leased block does not age with those behind it
+        # A leased block does not age with the others of its prefix. (Swaps and lookups of held blocks take a prefix
+        # as a whole, and let go of it from its end.)
+        if kind == Reason.TRANSFER or any(pool.state[block] == BlockState.CACHED for block in blocks):
+            pool.index.track()
         lease_id, self._next = self._next, self._next + 1
         gens = tuple(int(pool.gen[block]) for block in blocks)
         lease = Lease(
@@ -119,6 +121,8 @@ class LeaseBook:
 
     def take_copy(self, source: int, slots: int, seq_id: int) -> int:
         """`take` of one held block for the copy-on-write of a sequence; returns the lease's id."""
+        if self._pool.state[source] == BlockState.PUBLISHED:
+            self._pool.index.track()
         lease_id, self._next = self._next, self._next + 1
         self._open[lease_id] = Lease(
             lease_id, Reason.COPY_ON_WRITE, (source,), (int(self._pool.gen[source]),), 0, slots, "", seq_id,

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from kvscope.engine.host_tier import Swap
 from kvscope.engine.prefix import Extras
+from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import PrefixMatch
 from kvscope.traces.schema import Kind, Reason
 
@@ -37,8 +38,11 @@ class SequenceMemory(Protocol):
         """Whether `append_many` for these sequences would be served now."""
         ...
 
-    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
-        """`append` of one token to each of these sequences, all or nothing; only where `can_append_many` says so."""
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> Sequence[Scheduled]:
+        """`append` of one token to each of these sequences, all or nothing; only where `can_append_many` says so.
+
+        Returns the rows of the step that computes them.
+        """
         ...
 
     def free(self, seq_id: int, kind: Kind = ..., reason: Reason = ..., aux: int = 0) -> None:

@@ -19,7 +19,7 @@ class PrefixCache:
 
     def __init__(self, pool: BlockPool, *, share: bool) -> None:
         self._pool = pool
-        self._share = share
+        self.share = share
         self._computing: dict[bytes, int] = {}  # hash of a prompt block -> the sequence that computes it
 
     def match(self, tokens: Sequence[int], extras: Extras) -> PrefixMatch:
@@ -28,7 +28,7 @@ class PrefixCache:
         hits: list[int] = []
         hashes: list[bytes] = []
         stop, computing = Reason.NONE, None
-        if self._share:
+        if self.share:
             hashes = index.chain(tokens, extras)
             parent = index.root(extras)
             usable = (len(tokens) - 1) // size  # the last token is always computed: its logits are wanted
@@ -75,7 +75,7 @@ class PrefixCache:
         A block whose prefix is served by another one's block stays private: so what is entered can always be reached
         through blocks of this very row, and is evicted before them.
         """
-        if not self._share:
+        if not self.share:
             return
         size, index = self._pool.block_size, self._pool.index
         for lblock in range(row.published, row.computed // size):

@@ -22,6 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from kvscope.engine import policy
+from kvscope.engine.batch import StepRows
 from kvscope.engine.host_tier import Swap
 from kvscope.engine.lineup import Lineup
 from kvscope.engine.memory import SequenceMemory, SwappingMemory
@@ -75,12 +76,12 @@ class StepPlan:
     """The rows of one step, each with the positions it computes, and whether its last one is sampled from."""
 
     sequences: list[Sequence] = field(default_factory=list)
-    rows: list[Scheduled] = field(default_factory=list)
+    rows: StepRows = field(default_factory=StepRows)
     tokens: int = 0  # positions this step computes
 
     def add(self, sequence: Sequence, lo: int, hi: int) -> None:
         self.sequences.append(sequence)
-        self.rows.append(Scheduled(sequence.seq_id, lo, hi))
+        self.rows.add([Scheduled(sequence.seq_id, lo, hi)])
         self.tokens += hi - lo
 
 
@@ -138,9 +139,9 @@ class Scheduler(Lineup):
         seq_ids = [s.seq_id for s in ready]
         if not self.manager.can_append_many(seq_ids):
             return False
-        self.manager.append_many(seq_ids, [s.output[-1] for s in ready])
-        for sequence in ready:
-            plan.add(sequence, sequence.computed, sequence.length)
+        plan.rows.add(self.manager.append_many(seq_ids, [s.output[-1] for s in ready]))
+        plan.sequences += ready
+        plan.tokens += len(ready)
         return True
 
     def _schedule_decodes(self, plan: StepPlan) -> bool:

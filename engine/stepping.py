@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.engine.batch import Decodes, StepRows
 from kvscope.engine.free_list import IntArray
+from kvscope.engine.lane import LEAST, Lane
 from kvscope.engine.steps import Scheduled, Write
 from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import SequenceTable
@@ -35,20 +37,27 @@ class _Appends(NamedTuple):
 class Stepping(TableCore):
     """Batched appends and the beginning and end of steps; each operation is one critical section."""
 
+    _least_lane = LEAST  # sequences from here on decode in a lane
+
     def can_append_many(self, seq_ids: Sequence[int]) -> bool:
         """Whether `append_many` for these sequences would be served now."""
         with self._lock:
-            rows = [self._known(seq_id) for seq_id in seq_ids]
-            plan = self._alike(rows)
-            needed = self._demand_of(rows) if plan is None else len(plan.fresh)
-            return needed <= self.pool.num_available
+            lane = self._lane_of(seq_ids)
+            if lane is not None:
+                return len(lane.full) <= self.pool.num_available
+            return self._needed([self._known(seq_id) for seq_id in seq_ids])[0] <= self.pool.num_available
 
-    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> Sequence[Scheduled]:
         """`append` of one token to each of these sequences, as one operation: one lock, one moment, all or nothing.
 
         The events are those of the single calls; where no sequence needs a copy they are grouped by kind: first the
         ALLOC rows, then the WRITE rows. Every holder of a shared last block is counted as needing a copy, so a batch
         may be refused that single calls could just serve.
+
+        The same batch again and again is a lane (`lane`), at a fraction of the cost.
+
+        Returns:
+            What `begin_step` needs for the step that computes these tokens.
 
         Raises: OutOfBlocks (nothing was changed), FaultyCall (a sequence is named twice or unknown), UsageError.
         """
@@ -56,19 +65,20 @@ class Stepping(TableCore):
             raise UsageError(f"append_many: {len(seq_ids)} sequences and {len(tokens)} tokens")
         with self._lock:
             self._begin(ahead=1)
-            rows = [self._row(seq_id) for seq_id in seq_ids]
-            if len(set(seq_ids)) < len(rows):
-                raise self._fault(-1, "append_many: a sequence is named twice; it can take one token at a time")
-            plan = self._alike(rows)
-            needed, available = self._demand_of(rows) if plan is None else len(plan.fresh), self.pool.num_available
+            lane = self._lane_of(seq_ids)
+            if lane is None:
+                rows = [self._look(seq_id) for seq_id in seq_ids]
+                if len(set(seq_ids)) < len(rows):
+                    raise self._fault(-1, "append_many: a sequence is named twice; it can take one token at a time")
+                lane = self._lane_for(rows)
+            if lane is None:
+                return self._append_singly(seq_ids, tokens, rows)
+            needed, available = len(lane.full), self.pool.num_available
             if needed > available:
                 self._refuse(seq_ids[0], needed, available)
-            if plan is not None:
-                self._append_alike(seq_ids, tokens, rows, plan)
-                return
-            for row, token in zip(rows, tokens, strict=True):
-                row.tokens.append(token)
-                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
+            decodes = lane.append(tokens)
+            self._steps.decoding.append(decodes)
+            return decodes
 
     def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
         """Open an engine step over the writes that the scheduled sequences have issued; returns its number.
@@ -78,13 +88,18 @@ class Stepping(TableCore):
         """
         with self._lock:
             self._begin(ahead=1)
-            rows = list(scheduled)
-            tables = [self._row(item.seq_id) for item in rows]
-            number = self._steps.begin(rows)
-            self.pool.begin_use(number, {item.seq_id for item in rows})
-            self._emit(Kind.STEP_BEGIN, aux=len(rows))
+            decodes, others = self._batch_in(scheduled)
+            tables = [self._look(item.seq_id) for item in others]
+            number = self._steps.begin(others, decodes)
+            members = frozenset(item.seq_id for item in others)
+            if decodes is not None:
+                members = decodes.lane.members | members if members else decodes.lane.members
+            self.pool.begin_use(number, members)
+            self._emit(Kind.STEP_BEGIN, aux=len(others) + (0 if decodes is None else len(decodes)))
             if self._sink is not None:
-                self._record_schedule(rows, tables)
+                if decodes is not None:
+                    decodes.lane.schedule(decodes)
+                self._record_schedule(others, tables)
             return number
 
     def end_step(self) -> None:
@@ -94,18 +109,95 @@ class Stepping(TableCore):
                 raise self._fault(-1, "end_step without an open step")
             step = self._steps.end()
             self._begin(ahead=step.number - self._steps.number)
+            finished: list[SequenceTable] = []
+            if step.decodes is not None:
+                lane = step.decodes.lane
+                if lane.commit(step.decodes):
+                    finished = lane.finished()
+                else:
+                    step = step.spelled_out()
             committed = self._commit(step.writes)
-            for (seq_id, lblock, block, _, position), ok in zip(step.writes, committed, strict=True):
-                row = self._tables.get(seq_id) if ok else None
-                if row is not None and lblock < len(row.blocks) and row.blocks[lblock] == block:
-                    row.computed = max(row.computed, min(position, row.issued))
-                    if row.computed >= (row.published + 1) * self.block_size:
-                        self.prefixes.publish(row)
+            for row in finished:
+                self.prefixes.publish(row)
+            for write, ok in zip(step.writes, committed, strict=True):
+                if ok:
+                    self._land(write)
             self.pool.settle(step.number)
-            self._emit(Kind.STEP_END, aux=sum(item.hi - item.lo for item in step.scheduled))
+            self._emit(Kind.STEP_END, aux=step.tokens())
             self._witness()
 
     # -- inside the critical section ------------------------------------------------------------------------------
+
+    def _lane_of(self, seq_ids: Sequence[int]) -> Lane | None:
+        """The lane that these sequences, and no others, can go on in."""
+        row = self._tables.get(seq_ids[0]) if len(seq_ids) >= self._least_lane else None
+        lane = None if row is None else row.lane
+        if lane is None or not lane.intact or lane.ids != seq_ids:
+            return None
+        return None if self._steps.await_any(lane.members) or not lane.writable() else lane
+
+    def _lane_for(self, rows: list[SequenceTable]) -> Lane | None:
+        """A new lane for these rows, if they can be one."""
+        if len(rows) < self._least_lane or not self._plain:
+            return None
+        if self._steps.await_any(frozenset(row.seq_id for row in rows)):
+            return None
+        return Lane(rows, self.pool) if Lane.admits(rows, self.pool, share=self.prefixes.share) else None
+
+    def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:
+        """Blocks that one more token for each of these rows may take, and where it goes if all goes together."""
+        for row in rows:
+            row.catch_up()
+        plan = self._alike(rows)
+        return (self._demand_of(rows), None) if plan is None else (len(plan.fresh), plan)
+
+    def _append_singly(
+        self, seq_ids: Sequence[int], tokens: Sequence[int], rows: list[SequenceTable]
+    ) -> list[Scheduled]:
+        """`append_many` where the rows are no lane."""
+        needed, plan = self._needed(rows)
+        available = self.pool.num_available
+        if needed > available:
+            self._refuse(seq_ids[0], needed, available)
+        for row in rows:
+            row.step_out()
+        if plan is not None:
+            self._append_alike(seq_ids, tokens, rows, plan)
+        else:
+            for row, token in zip(rows, tokens, strict=True):
+                row.tokens.append(token)
+                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
+        return [Scheduled(row.seq_id, row.issued - 1, row.issued) for row in rows]
+
+    def _batch_in(self, scheduled: Iterable[Scheduled]) -> tuple[Decodes | None, Sequence[Scheduled]]:
+        """The waiting batch of appends that the rows of a step begin with, if they do, and the other rows."""
+        decodes: Decodes | None = None
+        rows: Sequence[Scheduled]
+        if isinstance(scheduled, Decodes):
+            decodes, rows = scheduled, ()
+        elif isinstance(scheduled, StepRows):
+            decodes, rows = scheduled.decodes, scheduled.others
+        else:
+            rows = list(scheduled)
+            for waiting in self._steps.decoding:
+                if waiting.stands_for(rows[: len(waiting)]):
+                    decodes, rows = waiting, rows[len(waiting) :]
+                    break
+        if decodes is None:
+            return None, rows
+        if decodes.latest and any(waiting is decodes for waiting in self._steps.decoding):
+            return decodes, rows
+        return None, [*decodes, *rows]
+
+    def _land(self, write: Write) -> None:
+        """The block of this write is committed: so much of its row is computed now, and published when it is full."""
+        seq_id, lblock, block, _, position = write
+        row = self._tables.get(seq_id)
+        if row is not None and lblock < len(row.blocks) and row.blocks[lblock] == block:
+            row.step_out()
+            row.computed = max(row.computed, min(position, row.issued))
+            if row.computed >= (row.published + 1) * self.block_size:
+                self.prefixes.publish(row)
 
     def _alike(self, rows: list[SequenceTable]) -> _Appends | None:
         """Where the next slot of each row is; None if they have to be taken one by one."""
@@ -148,7 +240,7 @@ class Stepping(TableCore):
             row.issued += 1
             wrote((row.seq_id, lblock, row.blocks[lblock], row.gens[lblock], row.issued))
 
-    def _record_schedule(self, rows: list[Scheduled], tables: list[SequenceTable]) -> None:
+    def _record_schedule(self, rows: Sequence[Scheduled], tables: list[SequenceTable]) -> None:
         """A SCHED row per sequence, with the digest of the table row that the worker will use."""
         sink, size = self._sink, self.block_size
         assert sink is not None

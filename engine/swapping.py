@@ -34,7 +34,9 @@ class Swapping(TableCore):
     def swap_cost(self, seq_ids: Sequence[int]) -> int | None:
         """Slots that swapping these sequences out takes; None if one cannot be moved now: it has nothing, or moves."""
         with self._lock:
-            rows = [self._row(seq_id) for seq_id in seq_ids]
+            rows = [self._look(seq_id) for seq_id in seq_ids]
+            for row in rows:
+                row.catch_up()
             if not self._host.num_slots or any(self._unmovable(row) for row in rows):
                 return None
             return self._host.missing(self._digest(row, lblock) for row in rows for lblock in self._filled(row))
@@ -148,6 +150,7 @@ class Swapping(TableCore):
     def _arrived(self, swap: Swap) -> None:
         row = None if swap.out else self._tables.get(swap.seq_id)
         if row is not None:
+            row.step_out()
             for block, gen, lblock in zip(swap.blocks, swap.gens, swap.lblocks, strict=True):
                 self.pool.commit(block, gen, seq_id=swap.seq_id, lblock=lblock)
         for lease_id in swap.leases:

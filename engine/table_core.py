@@ -25,7 +25,7 @@ from kvscope.traces.sink import EventSink
 
 _FILES = (
     "block_manager.py", "stepping.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py",
-    "block_life.py", "leases.py",
+    "block_life.py", "leases.py", "lane.py",
 )  # fmt: skip
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
@@ -146,14 +146,20 @@ class TableCore:
             self._sink.detail(self._emit(Kind.WITNESS), (*counts, *host))
 
     def _row(self, seq_id: int) -> SequenceTable:
-        """The row that an operation is about; that there is none is recorded."""
+        """The row that an operation is going to change; that there is none is recorded."""
+        row = self._look(seq_id)
+        row.step_out()
+        return row
+
+    def _look(self, seq_id: int) -> SequenceTable:
+        """The row that an operation is about; that there is none is recorded. Its lane may know more of it."""
         row = self._tables.get(seq_id)
         if row is None:
             raise self._fault(seq_id, f"sequence {seq_id} holds no table: it was never admitted, or was freed")
         return row
 
     def _known(self, seq_id: int) -> SequenceTable:
-        """The row that a query is about."""
+        """The row that a query is about; its lane may know more of it."""
         row = self._tables.get(seq_id)
         if row is None:
             raise FaultyCall(f"sequence {seq_id} holds no table: it was never admitted, or was freed")

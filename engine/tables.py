@@ -9,9 +9,13 @@ Behind a sliding window the leading entries are `NULL`: the positions stay where
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvscope.engine.prefix import Extras
 from kvscope.traces.schema import digest_word, table_digest, to_signed
+
+if TYPE_CHECKING:
+    from kvscope.engine.lane import Lane
 
 NULL = -1  # the entry of a logical block that was given back behind a sliding window: nobody reads through it
 
@@ -32,6 +36,18 @@ class SequenceTable:
     first: int = 0  # leading entries that are NULL
     digest: int = 0  # of the leading `digested` entries, modulo 2**64
     digested: int = 0
+    lane: Lane | None = None  # what it decodes in, which knows tokens, issued and computed before the row does
+    at: int = -1  # its place there
+
+    def catch_up(self) -> None:
+        """Before tokens, issued or computed are read."""
+        if self.lane is not None:
+            self.lane.catch_up(self)
+
+    def step_out(self) -> None:
+        """Before anything of the row is changed."""
+        if self.lane is not None:
+            self.lane.leave(self)
 
     def add(self, block: int, gen: int) -> None:
         """Append a block at the end of the row."""
@@ -51,6 +67,7 @@ class SequenceTable:
     def changed(self) -> None:
         """Entries were replaced or taken out: what is known of their digest is void. (Adding some does no harm.)"""
         self.digest = self.digested = 0
+        self.step_out()
 
     def table_digest(self) -> int:
         """`schema.table_digest` of the row, at the cost of the entries that are new."""

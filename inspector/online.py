@@ -24,6 +24,7 @@ from kvscope.inspector.screen.columns import Chunk, GivenDetails
 from kvscope.inspector.screen.screen import Screen, understood
 from kvscope.inspector.source import TraceLike, frozen, rows_until
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
+from kvscope.traces.sheet import Sheet
 from kvscope.traces.sink import EventSink, Ints
 
 Reaction = Literal["log", "raise"]
@@ -143,13 +144,25 @@ class OnlineSanitizer:
             kind, reason, block=block, gen=gen, ref_before=ref_before, ref_after=ref_after, fill=fill, seq_id=seq_id,
             lblock=lblock, aux=aux, details=details,
         )  # fmt: skip
-        if details is not None:
-            self._details.update(enumerate(map(tuple, details.tolist()), seq))
         values = (kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
         count = max(np.size(value) if np.ndim(value) else -1 for value in values)
         rows = np.empty((1 if count < 0 else count, len(_COLUMNS)), dtype=np.int64)
         for i, value in enumerate(values):
             rows[:, i] = value
+        return self._note(seq, rows, details)
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """Pass the rows of a sheet on."""
+        seq = self._sink.emit_sheet(sheet, details)
+        rows = np.empty((len(sheet), len(_COLUMNS)), dtype=np.int64)
+        for i, name in enumerate(_COLUMNS):
+            rows[:, i] = sheet.rows[name]
+        return self._note(seq, rows, details)
+
+    def _note(self, seq: int, rows: npt.NDArray[np.int64], details: npt.NDArray[np.int64] | None) -> int:
+        """Keep rows that were passed on as `seq` and following, to be looked at."""
+        if details is not None:
+            self._details.update(enumerate(map(tuple, details.tolist()), seq))
         self._flush()
         self._pieces.append(rows)
         self._waiting += len(rows)

@@ -246,14 +246,20 @@ def table_digest(
     Args:
         blocks, gens: the row from logical block `first` on; those before it were given back behind a sliding window.
     """
-    b = np.asarray(blocks, dtype=np.uint64)
-    g = np.asarray(gens, dtype=np.uint64)
-    position = np.arange(first + 1, first + len(b) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (b | g << np.uint64(32)) ^ position
+    lblocks = np.arange(first, first + len(blocks), dtype=np.uint64)
+    words = digest_words(np.asarray(blocks, dtype=np.uint64), np.asarray(gens, dtype=np.uint64), lblocks)
+    return to_signed(int(words.sum(dtype=np.uint64)))
+
+
+def digest_words(
+    blocks: npt.NDArray[np.uint64], gens: npt.NDArray[np.uint64], lblocks: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """The words that these table entries add to `table_digest`."""
+    x = (blocks | gens << np.uint64(32)) ^ (lblocks + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    return to_signed(int(x.sum(dtype=np.uint64)))
+    mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def digest_word(block: int, gen: int, lblock: int) -> int:

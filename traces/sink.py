@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.traces.schema import EventArray
+
+if TYPE_CHECKING:
+    from kvscope.traces.sheet import Sheet
 
 Ints = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 Details = tuple[npt.NDArray[np.int64], list[tuple[int, ...]]]
@@ -147,6 +150,13 @@ class EventSink(Protocol):
         """Append one row per array element, scalars repeated; returns the first seq, or -1 when rows were dropped.
 
         `details` [rows, values], at most 8 values, are attached as by `detail`.
+        """
+        ...
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
+
+        `details` as in `emit_many`.
         """
         ...
 

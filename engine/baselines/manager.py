@@ -170,7 +170,7 @@ class RegionManager:
         """No: regions grow and move one by one, so `append` is the only way."""
         return False
 
-    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+    def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> Sequence[Scheduled]:
         """Refused, as `can_append_many` says."""
         raise UsageError(f"the {self.space.name} allocator appends to one sequence at a time: call append")
 

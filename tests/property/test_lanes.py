@@ -1,0 +1,226 @@
+"""A batch that decodes as a lane leaves the same state, the same rows and the same details as one that never does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+
+from kvscope.engine.batch import Decodes
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.errors import KVScopeError
+from kvscope.inspector.findings import check
+from kvscope.traces import DETAIL_FIELDS, Kind, MemoryRecorder, Reason
+
+
+class Lanes(BlockManager):
+    """Every batch is a lane, however small."""
+
+    _least_lane = 1
+
+
+class NoLanes(BlockManager):
+    """No batch is one."""
+
+    _least_lane = 1 << 30
+
+
+class Driver:
+    """One manager under a program of operations; `ahead` steps may be open at once."""
+
+    def __init__(self, kind: type[BlockManager], blocks: int, size: int, share: bool) -> None:
+        self.sink = MemoryRecorder(num_blocks=blocks, block_size=size, clock=lambda: 0)
+        self.manager = kind(blocks, size, sink=self.sink, hash_key=b"test", share_prefixes=share, host_blocks=4)
+        self.open = 0
+        self.lanes = 0
+        self.swaps: list[Any] = []
+
+    def do(self, name: str, *args: Any) -> str:
+        """The outcome, in words that are equal for equal outcomes."""
+        try:
+            getattr(self, name)(*args)
+        except KVScopeError as error:
+            return f"{type(error).__name__}: {error}"
+        self.manager.check_integrity()
+        return "done"
+
+    def admit(self, seq: int, tokens: list[int]) -> None:
+        cached = self.manager.admit(seq, tokens)
+        self.manager.write(seq, cached, len(tokens))
+        self.step([Scheduled(seq, cached, len(tokens))])
+        if self.open == 1:
+            self.end()
+
+    def decode(self, seqs: list[int], token: int, how: str, others: list[int]) -> None:
+        """One token for each, then the step that computes them, its rows as they came or written out."""
+        assert self.manager.can_append_many(seqs) or how
+        rows = self.manager.append_many(seqs, [token + seq for seq in seqs])
+        self.lanes += isinstance(rows, Decodes)
+        for seq in others:
+            self.manager.append(seq, token)
+            lo = self.manager.length(seq) - 1
+            rows = [*rows, Scheduled(seq, lo, lo + 1)]
+        if how != "wait":
+            self.step(list(rows) if how == "list" else rows)
+
+    def step(self, rows: Any) -> None:
+        self.manager.begin_step(rows)
+        self.open += 1
+        self.manager.copies_done(self.manager.drain_copies())
+
+    def end(self) -> None:
+        self.manager.end_step()
+        self.open -= 1
+
+    def fork(self, parent: int, child: int) -> None:
+        self.manager.fork(parent, child)
+
+    def free(self, seq: int, kind: Kind) -> None:
+        self.manager.free(seq, kind)
+
+    def truncate(self, seq: int, back: int) -> None:
+        self.manager.truncate(seq, max(1, self.manager.length(seq) - back))
+
+    def slide(self, seq: int, position: int) -> None:
+        self.manager.slide(seq, position)
+
+    def lease(self, block: int) -> None:
+        self.manager.lease([block], ttl=2)
+
+    def expire(self) -> None:
+        self.manager.expire()
+
+    def shrink(self, blocks: int) -> None:
+        self.manager.shrink(blocks)
+        self.manager.grow(blocks)
+
+    def swap(self, seq: int) -> None:
+        self.manager.swap_out(seq)
+        self.swaps = self.manager.drain_swaps()
+        self.manager.swaps_done(self.swaps)
+        self.manager.swap_in(seq)
+        self.manager.swaps_done(self.manager.drain_swaps())
+
+    def view(self) -> tuple[object, ...]:
+        """What can be seen from outside, without disturbing a lane."""
+        manager = self.manager
+        tables = {seq: manager.table(seq) for seq in manager.sequences()}
+        return tables, manager.supply(), manager.pool.counts(), manager.held()
+
+    def state(self) -> tuple[object, ...]:
+        """Everything, each row by itself."""
+        manager, pool = self.manager, self.manager.pool
+        for row in manager._tables.values():
+            row.step_out()
+            row.table_digest()
+            row.at = -1
+        manager._steps.spell_out()
+        manager._steps.open = [step.spelled_out() for step in manager._steps.open]
+        arrays = (pool.words, pool.gen, pool.leases, pool.leased_slots, pool.last_use_step)
+        return (
+            tuple(array.tobytes() for array in arrays), pool.free_list(), list(pool._quarantined.items()), pool.users,
+            [astuple(row) for row in manager._tables.values()], [astuple(step) for step in manager._steps.open],
+            sorted(write for writes in manager._steps.writes.values() for write in writes),
+            dict(manager.prefixes._computing), manager._leases.state(),
+        )  # fmt: skip
+
+    def rows(self) -> tuple[Counter[Any], Counter[Any]]:
+        """The trace, apart from the order within an operation and the call sites, and its details."""
+        events = self.sink.events.copy()
+        events["site"] = 0
+        details: Counter[Any] = Counter()
+        for kind in DETAIL_FIELDS:
+            details.update((kind, values) for values in self.sink.details_of(kind)[1])
+        return Counter(events.tolist()), details
+
+
+def program(seed: int, pair: list[Driver], blocks: int, size: int, ahead: int) -> None:
+    """The same operations on both; most of them decode the same batch again."""
+    chance, batch, new = random.Random(seed), list[int](), 0
+    for _ in range(40):
+        live = pair[0].manager.sequences()
+        action = chance.choice(["admit", *["decode"] * 8, "end", "end", "fork", "free", "truncate", "slide", "lease",
+                                "expire", "shrink", "swap", "alone"])  # fmt: skip
+        seq = chance.choice(live) if live else -1
+        call: tuple[Any, ...]
+        if action == "admit" or not live:
+            new += 1
+            call = ("admit", new, [chance.randint(0, 1) for _ in range(chance.randint(1, 3 * size))])
+        elif action == "decode":
+            if chance.random() < 0.3 or not set(batch) <= set(live):
+                batch = chance.sample(live, chance.randint(1, len(live)))
+            how = chance.choice(["rows", "rows", "list", "wait"])
+            others = [s for s in live if s not in batch][: chance.randint(0, 1)]
+            if not pair[0].manager.can_append_many([*batch, *others]):
+                call = ("free", seq, Kind.PREEMPT)
+            else:
+                call = ("decode", list(batch), chance.randint(0, 1), how, others)
+        elif action == "fork":
+            new += 1
+            call = ("fork", seq, new)
+        elif action == "free":
+            call = ("free", seq, Kind.FINISH)
+        elif action == "truncate":
+            call = ("truncate", seq, chance.randint(0, size))
+        elif action == "slide":
+            call = ("slide", seq, chance.randint(0, 2 * size))
+        elif action == "lease":
+            call = ("lease", chance.randrange(blocks))
+        elif action in ("shrink", "swap"):
+            call = (action, chance.randint(1, 2) if action == "shrink" else seq)
+        elif action == "alone":
+            call = ("decode", [seq], 1, "rows", [])
+        else:
+            call = (action,)
+        if call[0] in ("decode", "admit") and pair[0].open >= ahead:
+            for driver in pair:
+                driver.end()
+        outcomes = [driver.do(*call) for driver in pair]
+        assert outcomes[0] == outcomes[1], call
+        assert pair[0].view() == pair[1].view(), call
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lane_is_the_single_sequences(seed: int) -> None:
+    chance = random.Random(seed)
+    blocks, size, share, ahead = chance.randint(6, 30), chance.choice([1, 2, 4]), chance.random() < 0.7, seed % 3 + 1
+    pair = [Driver(kind, blocks, size, share) for kind in (Lanes, NoLanes)]
+    program(seed, pair, blocks, size, ahead)
+    assert pair[0].state() == pair[1].state()
+    assert pair[0].rows() == pair[1].rows()
+    found = [sorted((f.code, f.why) for f in check(driver.sink).findings) for driver in pair]
+    assert found[0] == found[1]
+
+
+def test_lanes_are_taken_above() -> None:
+    """The property is not vacuous."""
+    taken = 0
+    for seed in range(5):
+        driver = Driver(Lanes, 30, 2, True)
+        for seq in range(3):
+            driver.do("admit", seq, [seed, seq, 1])
+        for turn in range(6):
+            driver.do("decode", [0, 1, 2], turn, "rows", [])
+            driver.do("end")
+        taken += driver.lanes
+    assert taken == 30
+
+
+def test_refused_batch_leaves_the_lane_as_it_was() -> None:
+    driver = Driver(Lanes, 4, 2, True)
+    driver.do("admit", 0, [1, 2, 3])
+    driver.do("admit", 1, [4, 5, 6])
+    driver.do("decode", [0, 1], 7, "rows", [])
+    driver.do("end")
+    rows = len(driver.sink.events)
+    assert not driver.manager.can_append_many([0, 1])
+    assert driver.do("decode", [0, 1], 7, "must", []).startswith("OutOfBlocks")
+    assert driver.sink.events["kind"][rows:].tolist() == [Kind.REFUSED]
+    assert driver.sink.events["reason"][-1] == Reason.NO_BLOCKS
+    assert [driver.manager.length(seq) for seq in (0, 1)] == [4, 4]
+    driver.manager.free(1)
+    assert driver.do("decode", [0], 7, "rows", []) == "done"
