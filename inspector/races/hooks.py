@@ -13,6 +13,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector.findings import check as check_trace
 from kvscope.inspector.races.control import current, enter, leave
@@ -20,6 +23,7 @@ from kvscope.inspector.races.locks import ControlledLock
 from kvscope.inspector.races.worker import Failure
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind
+from kvscope.traces.sheet import Sheet
 from kvscope.traces.sink import Ints
 
 _KINDS = {int(kind): kind.name for kind in Kind}
@@ -62,6 +66,12 @@ class SwitchingSink(MemoryRecorder):
         if self._control is not None:
             self._control.point(("event", _KINDS.get(int(kind), str(kind)), "of several blocks"))
         return self._plain_many(kind, reason, block=block, gen=gen, **columns)
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """A point, then the rows."""
+        if self._control is not None:
+            self._control.point(("event", "a batch", "of several blocks"))
+        return super().emit_sheet(sheet, details)
 
 
 def _label(kind: int, block: int, gen: int, seq_id: int) -> tuple[str, ...]:
