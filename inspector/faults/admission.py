@@ -23,7 +23,7 @@ class EvictableCountedTwice(BlockManager):
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self.prefixes = _CountsTwice(self.pool, share=self.prefixes._share)
+        self.prefixes = _CountsTwice(self.pool, share=self.prefixes.share)
 
 
 class RefusedButChanged(BlockManager):
