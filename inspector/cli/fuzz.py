@@ -22,6 +22,7 @@ def fuzz(
     seconds: Annotated[float, typer.Option(min=0.5, help="How long to look.")] = 60.0,
     threads: Annotated[int, typer.Option(min=1, max=4, help="Also interleave so many threads.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same programs.")] = 0,
+    replay: Annotated[str | None, typer.Option(help="Play this interleaving of a finding again, nothing else.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvscope-fuzz/1).")] = False,
     junit: Annotated[Path | None, typer.Option(help="Also write this JUnit XML file.")] = None,
     database: Annotated[Path, typer.Option(help="Folder of programs that failed before, played first.")] = Path(
@@ -49,7 +50,7 @@ def fuzz(
 
     job = Job(
         target, seed, seconds, threads, shrink_seconds=max(5.0, seconds / 4), hang_seconds=hang,
-        database=None if no_database else str(database), allow_output=allow_output,
+        database=None if no_database else str(database), allow_output=allow_output, replay=replay,
     )  # fmt: skip
     with _progress(target, seconds) as progress:
         report = run(job, progress)

@@ -19,7 +19,8 @@ class Job:
     """What to do.
 
     seconds: of hunting; making a finding short may take `shrink_seconds` more. hang_seconds: after which a call that
-    has not returned counts as hanging. database: folder of programs that failed before; None for none.
+    has not returned counts as hanging. replay: play this
+    interleaving only. database: folder of programs that failed before; None for none.
     """
 
     target: str
@@ -30,6 +31,7 @@ class Job:
     hang_seconds: float = 5.0
     database: str | None = None
     allow_output: bool = False
+    replay: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Finding:
     length: int
     known: bool = False  # it failed in an earlier run, too
     replay: str | None = None  # of an interleaving: the string that plays it again
+    lanes: str | None = None  # and the interleaving for people
 
 
 @dataclass(slots=True)
@@ -77,14 +80,11 @@ class Report:
     def text(self) -> str:
         """For people: the program that fails and why, or how much was tried."""
         if self.finding is not None:
-            name = NAMES.get(self.finding.code, "race")
-            heading = f"{self.finding.code} {name}: {self.finding.why}"
-            again = f"kvscope fuzz {self.job.target} --seed {self.job.seed}"
-            if self.job.threads > 1:
-                again += f" --threads {self.job.threads}"
-            if self.finding.replay:
-                again += f" --replay {self.finding.replay}"
-            return f"{heading}\n\n{self.finding.program}\n\nagain: {again}"
+            heading = f"{self.finding.code} {NAMES.get(self.finding.code, 'race')}: {self.finding.why}"
+            again = f"kvscope fuzz {self.job.target} "
+            again += f"--replay {self.finding.replay}" if self.finding.replay else f"--seed {self.job.seed}"
+            parts = [heading, *([self.finding.lanes] if self.finding.lanes else []), self.finding.program]
+            return "\n\n".join([*parts, f"again: {again}"])
         tried = f"{self.examples:,} programs, {self.calls:,} calls in {self.elapsed_s:.1f} s, seed {self.job.seed}"
         lacks = f"; not offered, so not tried: {', '.join(self.missing)}" if self.missing else ""
         return f"no finding: {tried}{lacks}"

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from kvscope.inspector.fuzz.report import BEAT_S, Finding, Job, Report
 
-LOAD_S = 20.0  # an import, and the first allocators, may take this long even when a run is short
+LOAD_S = 60.0  # an import, and the first allocators, may take this long even when a run is short
 SILENCE_S = 15.0
 GRACE_S = 10.0  # what a run may take beyond its time before it is ended from outside
 Message = dict[str, Any]

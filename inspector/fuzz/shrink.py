@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kvscope.inspector.fuzz.program import Program
+from kvscope.inspector.fuzz.harness import Call
+from kvscope.inspector.fuzz.program import SEQUENCES, Program
 from kvscope.inspector.fuzz.protocol import Factory, Sizes
 
 PAIRS_BELOW = 8
@@ -44,18 +45,33 @@ def _smaller(program: Program) -> Iterator[Program]:
     for chunk in (16, 4, 2, 1):
         for end in range(len(calls), chunk - 1, -1):
             yield replace(program, calls=calls[: end - chunk] + calls[end:])
+    for i, (name, args) in enumerate(calls):
+        if name == "fork":
+            yield replace(program, calls=(*calls[:i], *_instead(calls[i + 1 :], args[1], args[0])))
     if program.num_blocks > 1:
         yield replace(program, num_blocks=program.num_blocks - 1)
     if program.block_size > 1:
         yield replace(program, block_size=program.block_size - 1)
     for i, (name, args) in enumerate(calls):
-        for simpler in _simpler_args(args):
+        for simpler in _simpler_args(name, args):
             yield replace(program, calls=(*calls[:i], (name, simpler), *calls[i + 1 :]))
 
 
-def _simpler_args(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+def _instead(calls: tuple[Call, ...], child: int, parent: int) -> Iterator[Call]:
+    """The same calls, on the parent instead of its child."""
+    for name, args in calls:
+        ids = SEQUENCES.get(name, 1)
+        if name == "begin_step":
+            yield name, (list(dict.fromkeys(parent if seq == child else seq for seq in args[0])),)
+        else:
+            yield name, (*(parent if seq == child else seq for seq in args[:ids]), *args[ids:])
+
+
+def _simpler_args(name: str, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     if args and isinstance(args[-1], tuple):
         yield args[:-1]  # add without an identity
+    if name == "append" and args[1]:
+        yield args[0], 0
     for i, values in enumerate(args):
         for simpler in _simpler(values) if isinstance(values, list) else ():
             yield *args[:i], simpler, *args[i + 1 :]

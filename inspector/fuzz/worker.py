@@ -25,6 +25,7 @@ from kvscope.inspector.fuzz.report import BEAT_S, Finding, Job
 from kvscope.inspector.fuzz.surroundings import check_apart, check_unchanged, surroundings
 from kvscope.inspector.fuzz.target import load_target
 
+ALONE = 0.25  # of the time goes to one thread, when there are more
 EXAMPLES = 10**9  # the time ends a run, not this
 
 
@@ -37,6 +38,7 @@ class Worker:
 
     def __init__(self, job: Job, pipe: int) -> None:
         self.job, self.tally = job, Tally()
+        self.notes: list[str] = []
         self._pipe, self._lock = pipe, threading.Lock()
         self._main = threading.get_ident()
 
@@ -61,25 +63,57 @@ class Worker:
         missing = [name for name in OPTIONAL if not offers(target, name)]
         self._say("loaded", missing=missing)
         before = surroundings()
-        failure, known = self._hunt(factory)
-        if failure is None:
+        finding = None if self.job.replay else self._hunt(factory)
+        if finding is None and (self.job.threads > 1 or self.job.replay):
+            finding = self._race(factory)
+        if finding is None:
             check_unchanged(before, "the target")
         sys.stdout.flush()
-        return {"finding": failure and asdict(self._finding(failure, known)), "missing": missing}
+        return {"finding": finding and asdict(finding), "missing": missing, "notes": self.notes}
 
-    def _hunt(self, factory: Factory) -> tuple[Failure | None, bool]:
+    def _hunt(self, factory: Factory) -> Finding | None:
         database = Database(self.job.database, self.job.target)
         if (failure := replay(factory, database.programs())) is not None:
             database.keep(failure.program)
-            return failure, True
+            return self._finding(failure, True)
         database.clear()  # what is in it passes now
         failure = hunt(
-            factory, examples=EXAMPLES, seed_value=self.job.seed, seconds=self.job.seconds,
-            shrink_seconds=self.job.shrink_seconds, tally=self.tally,
+            factory, examples=EXAMPLES, seed_value=self.job.seed, shrink_seconds=self.job.shrink_seconds,
+            seconds=self.job.seconds * (ALONE if self.job.threads > 1 else 1), tally=self.tally,
         )  # fmt: skip
-        if failure is not None:
-            database.keep(failure.program)
-        return failure, False
+        if failure is None:
+            return None
+        database.keep(failure.program)
+        return self._finding(failure, False)
+
+    def _race(self, factory: Factory) -> Finding | None:
+        """The same with threads: for the rest of the time, or one interleaving again."""
+        from kvscope.inspector.races import explore_allocator
+
+        def count(programs: int, schedules: int, _seconds: float) -> None:
+            self.tally.examples, self.tally.calls = first[0] + programs, first[1] + schedules
+
+        first = self.tally.examples, self.tally.calls
+        outcome = explore_allocator(
+            factory, threads=self.job.threads, seconds=self.job.seconds * (1 - ALONE), seed=self.job.seed,
+            replay=self.job.replay, on_progress=count,
+        )  # fmt: skip
+        self.tally.examples, self.tally.calls = first
+        if outcome.outcome is None or outcome.outcome.failure is None:
+            self.notes.append(outcome.text())
+            return None
+        failure = outcome.outcome.failure
+        source = "\n".join([
+            "def test_race() -> None:",
+            "    from kvscope.inspector.fuzz import load_target",
+            "    from kvscope.inspector.races import explore_allocator",
+            f"    factory = load_target({self.job.target!r})",
+            f"    outcome = explore_allocator(factory, replay={outcome.replay!r})",
+            "    assert not outcome.found, outcome.text()",
+        ])  # fmt: skip
+        code = failure.code or "race"
+        return Finding(code, f"{failure.kind}: {failure.message}", source, outcome.outcome.switches, False,
+                       outcome.replay, outcome.text(100))  # fmt: skip
 
     def _finding(self, failure: Failure, known: bool) -> Finding:
         program = failure.program.source(self.job.target, failure.violation)

@@ -18,6 +18,7 @@ ELSEWHERE = ("make ", "kvscope dashboard ", "kvscope serve ", "curl ")
 FOUND = {
     "kvscope check demo-out/missing-copy.kvtrace": 1,
     "kvscope explain demo-out/missing-copy.kvtrace --request story": 1,
+    "kvscope fuzz mypool.py:MyPool --seconds 10": 1,
 }
 
 
@@ -32,6 +33,8 @@ def commands(page: Path) -> list[str]:
 def test_shown_commands_run(smollm2_path: Path, tmp_path: Path) -> None:
     shown = [command for page in PAGES for command in commands(page)]
     assert len(shown) >= 6
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/fuzz-your-allocator.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "mypool.py").write_text(code)
     for command in dict.fromkeys(shown):
         words = shlex.split(command)
         assert words[0] == "kvscope", command

@@ -1,0 +1,139 @@
+"""What the pages about fuzzing show is what happens: the example, the plugin, and the programs about other engines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from kvscope.inspector.fuzz import Violation, load_target
+from kvscope.inspector.fuzz.hunt import hunt
+from kvscope.inspector.fuzz.program import Program
+from kvscope.inspector.fuzz.report import Job
+from kvscope.inspector.fuzz.sandbox import run
+from kvscope.inspector.fuzz.simulator import Simulator
+from kvscope.inspector.fuzz.strategies import programs
+from kvscope.inspector.races import explore_allocator
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE = (DOCS / "fuzz-your-allocator.md").read_text()
+MEND = """
+    def append(self, seq, token):
+        table, (lblock, slot) = self.tables[seq], divmod(self.lengths[seq], self.block_size)
+        if lblock == len(table):
+            table += self._take(1)
+        elif self.refs[table[lblock]] > 1:
+            self.refs[table[lblock]] -= 1
+            try:
+                table[lblock:] = self._take(1)
+            except OutOfBlocks:
+                self.refs[table[lblock]] += 1
+                raise
+        self.lengths[seq] += 1
+"""
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    (code,) = blocks_of(GUIDE)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 40
+    (tmp_path / "mypool.py").write_text(code)
+    (tmp_path / "mended.py").write_text(code.replace("class MyPool", "class Mended") + MEND)
+    return tmp_path
+
+
+def test_the_example_fails_as_the_guide_shows_and_its_mended_form_does_not(example: Path) -> None:
+    failure = hunt(load_target(f"{example}/mypool.py:MyPool"))
+    assert failure is not None
+    shown = failure.program.source("mypool.py:MyPool", failure.violation).splitlines()
+    for line in shown[:-1]:  # the last one is the message
+        assert line.strip() in GUIDE
+    assert failure.violation.why in GUIDE
+    assert hunt(load_target(f"{example}/mended.py:Mended"), examples=60) is None
+
+
+def test_plugin(example: Path) -> None:
+    (example / "test_pools.py").write_text(
+        """
+import pytest
+from mypool import MyPool
+from mended import Mended
+
+def test_broken(kvscope_fuzz):
+    kvscope_fuzz(MyPool, seconds=60)
+
+def test_whole(kvscope_fuzz):
+    kvscope_fuzz(Mended, seconds=1)
+
+def test_single_operations(kvscope_harness):
+    harness = kvscope_harness(Mended, 2, 2)
+    assert harness.add(0, [1, 2, 3])
+    assert not harness.add(1, [1])
+    harness.finish()
+
+@pytest.mark.kvscope_race(threads=2, seconds=60)
+def test_broken_with_threads():
+    return MyPool
+
+@pytest.mark.kvscope_race(threads=2, seconds=1)
+def test_no_factory():
+    pass
+"""
+    )
+    plugin = ["-p", "kvscope.inspector.fuzz.pytest_plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rA", "--strict-markers", *plugin, "test_pools.py"],
+        cwd=example, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout
+    assert "3 failed" in done.stdout
+    assert "harness.fork(0, 1)" in done.stdout
+    assert "replay of program and schedule: kvra1/" in done.stdout
+    assert "returns factory(num_blocks, block_size), got None" in done.stdout
+
+
+def test_interleaving_is_played_again_by_the_command_and_by_the_pasted_test(example: Path) -> None:
+    """The mended pool has no lock: whole with one thread, broken with two."""
+    found = explore_allocator(load_target(f"{example}/mended.py:Mended"), seconds=60)
+    assert found.found
+    report = run(Job(f"{example}/mended.py:Mended", replay=found.replay))
+    assert report.status == 1, report.text()
+    assert report.finding is not None
+    assert report.finding.replay == found.replay
+    assert "worker-2" in report.text()
+    pasted: dict[str, Callable[[], None]] = {}
+    exec(report.finding.program, pasted)
+    with pytest.raises(AssertionError, match="replay of program and schedule"):
+        pasted["test_race"]()
+
+
+@settings(max_examples=30)
+@given(program=programs())
+def test_strategies_make_programs_that_run(program: Program) -> None:
+    assert program.run(Simulator) is None
+    assert Program.from_json(program.to_json()) == program
+
+
+def test_programs_about_transformers() -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.24")
+    assert transformers
+    shown = blocks_of((DOCS / "fuzzed-engines.md").read_text())
+    assert len(shown) >= 4
+    for code in shown:
+        exec(code, {})
+    program = Program(4, 2, (("add", (0, [0] * 7)), ("fork", (0, 1))))
+    unguarded = program.run(load_target("kvscope.inspector.adapters.transformers:unguarded"))
+    assert isinstance(unguarded, Violation)
+    assert unguarded.why in (DOCS / "fuzzed-engines.md").read_text()
+    assert hunt(load_target("transformers"), examples=25) is None
