@@ -81,6 +81,11 @@ class BlockManager(Elastic, Swapping, Stepping):
         with self._lock:
             return len(self._steps.open) + len(self._swaps) + len(self._moving)
 
+    def step_number(self) -> int:
+        """The step begun last; -1 before the first."""
+        with self._lock:
+            return self._steps.number
+
     def probe(self, tokens: Sequence[int], extras: Extras = ()) -> PrefixMatch:
         """What admitting this prompt would find and take; changes nothing."""
         with self._lock:

@@ -12,16 +12,29 @@ if TYPE_CHECKING:
     from kvscope.inspector.shadow_words import Expected, Wrong
 
 
-def tell_checked(manager: BlockManager, slots: int, sequences: int, wrong: Iterable[Wrong], expected: Expected) -> None:
-    """Record that the slots of these sequences were compared, and what was wrong with them."""
-    wrong = list(wrong)
+def tell_checked(
+    manager: BlockManager,
+    slots: int,
+    sequences: int,
+    found: Iterable[Wrong],
+    expected: Expected,
+    *,
+    wrong: int | None = None,
+) -> None:
+    """Record that the slots of these sequences were compared, and what was found that is to be told.
+
+    Args:
+        wrong: how many sequences read wrong, those told before included; all that are found if None.
+    """
+    told = list(found)
     size, gen = manager.block_size, manager.pool.gen
-    manager.report(Kind.CHECK, Reason.PROVENANCE, fill=len(wrong), lblock=sequences, aux=slots)
-    for found in wrong:
-        block = found.slot // size
-        owner, tokens = expected.owner(found.found)
+    count = len(told) if wrong is None else wrong
+    manager.report(Kind.CHECK, Reason.PROVENANCE, fill=count, lblock=sequences, aux=slots)
+    for one in told:
+        block = one.slot // size
+        owner, tokens = expected.owner(one.found)
         manager.report(
-            Kind.MISMATCH, Reason.PROVENANCE, block=block, gen=int(gen[block]), fill=found.slot % size,
-            seq_id=found.seq_id, lblock=found.position // size, aux=found.position,
-            details=(found.expected, found.found, found.writer, found.step, owner, tokens),
+            Kind.MISMATCH, Reason.PROVENANCE, block=block, gen=int(gen[block]), fill=one.slot % size,
+            seq_id=one.seq_id, lblock=one.position // size, aux=one.position,
+            details=(one.expected, one.found, one.writer, one.step, owner, tokens),
         )  # fmt: skip

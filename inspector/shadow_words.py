@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.prefix import Extras, identity_bytes
-from kvscope.kernels.prefix import SEED, prefix_words
+from kvscope.kernels.prefix import SEED, next_words, prefix_words
 
 IntArray = npt.NDArray[np.int64]
 UNWRITTEN = 0
@@ -152,10 +152,32 @@ class Expected:
             self._known[seq_id] = end
         return words[:end]
 
-    def forget(self, alive: set[int]) -> None:
-        """Sequences that are not among these have ended."""
-        for seq_id in [s for s in self._words if s not in alive]:
+    def words(self, seq_id: int, end: int) -> IntArray:
+        """The words of positions [0, end), which are known."""
+        return self._words[seq_id][:end]
+
+    def known(self, seq_id: int) -> int:
+        """Positions of a sequence whose words are known already."""
+        return self._known.get(seq_id, 0)
+
+    def continue_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """One more token for each of these sequences, whose words are known up to it."""
+        last = np.array([self._words[s][self._known[s] - 1] for s in seq_ids], dtype=np.int64)
+        for seq_id, word in zip(seq_ids, next_words(last, tokens).tolist(), strict=True):
+            known, words = self._known[seq_id], self._words[seq_id]
+            if known == len(words):
+                words = self._words[seq_id] = np.concatenate([words, np.empty(known, dtype=np.int64)])
+            words[known] = word
+            self._known[seq_id] = known + 1
+
+    def forget(self, alive: set[int], *, keep: int = 256) -> None:
+        """Sequences that are not among these have ended; the last `keep` of them can still be named as owners."""
+        gone = [s for s in self._words if s not in alive]
+        for seq_id in gone[: max(0, len(gone) - keep)]:
             del self._words[seq_id], self._known[seq_id]
+
+    def __len__(self) -> int:
+        return len(self._words)
 
     def cut(self, seq_id: int, length: int) -> None:
         """The sequence was rolled back to its first `length` tokens."""

@@ -41,23 +41,27 @@ class OtherTables(BlockManager):
 
 
 class StaleTable(OtherTables):
-    """After a preemption the worker goes on with the row that it had: its first block is somebody else's by now."""
+    """After a preemption the worker keeps the last entry of the row that it had: that block is somebody else's by now."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._kept: dict[int, Row] = {}
+        self._kept: dict[int, tuple[int, int, int]] = {}  # sequence -> logical block, block, life
 
     def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
         row = self._known(seq_id)
         if kind == Kind.PREEMPT:
-            self._kept[seq_id] = (row.blocks[:1], row.gens[:1])
+            last = len(row.blocks) - 1
+            self._kept[seq_id] = (last, row.blocks[last], row.gens[last])
         else:
             self._kept.pop(seq_id, None)
         super().free(seq_id, kind, reason, aux)
 
     def worker_row(self, row: SequenceTable) -> Row:
-        blocks, gens = self._kept.get(row.seq_id, ([], []))
-        return blocks + row.blocks[len(blocks) :], gens + row.gens[len(gens) :]
+        lblock, block, gen = self._kept.get(row.seq_id, (-1, -1, -1))
+        blocks, gens = list(row.blocks), list(row.gens)
+        if 0 <= lblock < len(blocks):
+            blocks[lblock], gens[lblock] = block, gen
+        return blocks, gens
 
 
 class CapturedTable(OtherTables):

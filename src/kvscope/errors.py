@@ -7,6 +7,7 @@
     ├── FaultyCall               an operation on a block or sequence that is not in the right state
     ├── Stalled                  nothing can go on any more; names who waits for whom
     ├── Sanitized                the sanitizer found a broken rule and was told to stop the engine
+    ├── CheckNotRun              a check that was asked for has looked at nothing; that is not a clean run
     ├── TraceError               a trace cannot be read or written
     ├── Busy                     a server has as much to do as it may have
     ├── EngineFailed             the engine behind a server has stopped; says why
@@ -53,6 +54,10 @@ class Sanitized(KVScopeError):
     def __init__(self, message: str, finding: object) -> None:
         super().__init__(message)
         self.finding = finding
+
+
+class CheckNotRun(KVScopeError):
+    """A check that was asked for did not run, or compared nothing: the run must not pass for a clean one."""
 
 
 class TraceError(KVScopeError):
