@@ -1,4 +1,4 @@
-"""Layer 2 of the sanitizer beside a running engine: before a step attends, every slot it reads must be its own prefix's.
+"""Layer 2 of the sanitizer beside a running engine: what a step reads must be its own prefix.
 
     engine = Engine(loaded, config, sink=sink)
     provenance = Provenance(engine)         # sees every step from here on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvscope.engine.engine import Engine, EngineConfig
     from kvscope.engine.model import LoadedModel
     from kvscope.inspector.findings import Finding
+    from kvscope.inspector.layers import Layers
     from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder
 
 errors = Console(stderr=True)
@@ -113,17 +114,20 @@ def choose_device(device: str) -> tuple[str, Any]:
 @contextmanager
 def recorder(
     folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False,
-    on_finding: str = "log",
+    on_finding: str = "log", watch: Sequence[str] = (),
 ) -> Iterator[EventSink | None]:  # fmt: skip
     """The trace of a run, sealed when the block ends however it ends; None when nothing is recorded.
 
-    With "sanitize" a sanitizer stands in front of it; without a folder it keeps the events in memory.
+    With "sanitize" a sanitizer stands in front of it; without a folder it keeps the events in memory. Whoever touches
+    a block of `watch` (b37, b37#12) is told.
     """
     if record not in ("off", "trace", "sanitize"):
         raise UsageError(f"record is {record!r}: must be off, trace or sanitize")
     if on_finding not in ("log", "raise"):
         raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
-    if record == "off" or (folder is None and record != "sanitize"):
+    if record == "off" or (folder is None and record != "sanitize" and not watch):
+        if watch:
+            raise UsageError("watch needs events: record is off")
         yield None
         return
     from kvscope.traces import MemoryRecorder, PoolFacts, Recorder
@@ -136,18 +140,23 @@ def recorder(
         if folder is None
         else Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
     )
+    seen: EventSink = sink
+    if watch:
+        from kvscope.inspector.watch import WatchPoints
+
+        seen = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch)
     try:
         if record == "trace":
-            yield sink
+            yield seen
         else:
-            yield from _sanitized(sink, facts, "raise" if on_finding == "raise" else "log")
+            yield from _sanitized(sink, seen, facts, "raise" if on_finding == "raise" else "log")
     finally:
         with _shielded():
             sink.close()
 
 
 def _sanitized(
-    sink: Recorder | MemoryRecorder, facts: PoolFacts, reaction: Literal["log", "raise"]
+    sink: Recorder | MemoryRecorder, seen: EventSink, facts: PoolFacts, reaction: Literal["log", "raise"]
 ) -> Iterator[EventSink]:
     """The sanitizer in front of a recorder; says at the end what it looked at."""
     import typer
@@ -162,7 +171,7 @@ def _sanitized(
         say(f"kvscope: finding: {finding.code} {finding.title} at seq {finding.seq}: {finding.why}")
 
     online = OnlineSanitizer(
-        sink, num_blocks=facts.num_blocks, block_size=facts.block_size, reaction=reaction, trace=recorded,
+        seen, num_blocks=facts.num_blocks, block_size=facts.block_size, reaction=reaction, trace=recorded,
         on_finding=tell if reaction == "log" else None,
     )  # fmt: skip
     yield online
@@ -170,6 +179,26 @@ def _sanitized(
     say(f"sanitizer: {len(online.findings)} findings in {online.checked:,} events")
     if online.findings:
         raise typer.Exit(1)
+
+
+@contextmanager
+def checked(
+    engine: Engine, record: str, *, provenance: bool = True, content: bool = False, on_finding: str = "log"
+) -> Iterator[Layers | None]:
+    """The checkers beside the tensors, for a run that is sanitized; at the end each says how much it compared."""
+    if record != "sanitize":
+        if content:
+            raise UsageError("content is compared with --record sanitize")
+        yield None
+        return
+    from kvscope.inspector.layers import LayerOptions, Layers
+    from kvscope.inspector.online import OnlineSanitizer
+
+    sanitizer = engine.sink if isinstance(engine.sink, OnlineSanitizer) and on_finding == "raise" else None
+    layers = Layers(engine, LayerOptions(provenance, content), at_once=sanitizer.check if sanitizer else None)
+    yield layers
+    for line in layers.close():
+        say(line)
 
 
 @contextmanager

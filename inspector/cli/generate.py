@@ -13,6 +13,7 @@ import typer
 
 from kvscope.inspector.cli._engine import (
     PoolOptions,
+    checked,
     choose_device,
     draining,
     errors,
@@ -59,6 +60,15 @@ def generate(
     record: Annotated[
         str, typer.Option(help="off, trace, or sanitize (adds call stacks, and checks every step as it ends).")
     ] = "trace",
+    provenance: Annotated[
+        bool, typer.Option(help="With sanitize: check before attention that each slot holds the sequence's own prefix.")
+    ] = True,
+    content: Annotated[
+        bool, typer.Option("--content", help="With sanitize: poison freed blocks, and compare digests of the others.")
+    ] = False,
+    watch: Annotated[
+        list[str] | None, typer.Option(help="Tell who touches this block next: b37, or b37#12; may be repeated.")
+    ] = None,
     on_finding: Annotated[str, typer.Option(help="With sanitize: log, or raise, which stops at the fault.")] = "log",
     record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
@@ -97,9 +107,10 @@ def generate(
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
     encoded = [_encode(loaded.tokenizer, text, system, raw) for text in texts]
-    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding) as sink:
+    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
         engine = Engine(loaded, config, sink=sink)
-        with draining(engine):
+        layers = checked(engine, record, provenance=provenance, content=content, on_finding=on_finding)
+        with draining(engine), layers:
             for text, tokens, level, name in zip(texts, encoded, priorities, users, strict=True):
                 engine.submit(tokens, params, prompt_text=text, priority=level, user=name)
             view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvscope.errors import MissingDependency, UsageError
-from kvscope.inspector.cli._engine import PoolOptions, choose_device, load, recorder, say
+from kvscope.inspector.cli._engine import PoolOptions, checked, choose_device, load, recorder, say
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -47,6 +47,15 @@ def serve(
     debug_routes: Annotated[bool, typer.Option("--debug-routes", help="Serve /debug/kv/... as well.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
     record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
+    provenance: Annotated[
+        bool, typer.Option(help="With sanitize: check before attention that each slot holds the sequence's own prefix.")
+    ] = True,
+    content: Annotated[
+        bool, typer.Option("--content", help="With sanitize: poison freed blocks, and compare digests of the others.")
+    ] = False,
+    watch: Annotated[
+        list[str] | None, typer.Option(help="Tell who touches this block next: b37, or b37#12; may be repeated.")
+    ] = None,
     record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
@@ -93,21 +102,23 @@ def serve(
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
     served, run_id = name or Path(model).name or model, secrets.token_hex(8)
-    with recorder(trace, record, config, loaded, overwrite=overwrite) as sink:
+    with recorder(trace, record, config, loaded, overwrite=overwrite, watch=watch or ()) as sink:
         recorded = trace if sink is not None else None
-        loop = EngineLoop(Engine(loaded, config, sink=sink), max_requests=max_requests).start()
-        sanitizer = sink if isinstance(sink, OnlineSanitizer) else None
-        watch = Watch(loop, recorded, run_id=run_id, model=served, sanitizer=sanitizer)
-        routers = [metrics_router(watch), *([debug_router(watch)] if debug_routes else [])]
-        app = create_app(loop, model=served, config=settings, routers=routers, run_id=run_id)
-        address = listener.getsockname()
-        say(f"serving {served} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
-        if recorded is not None:
-            say(f"  kvscope dashboard {recorded}")
-        try:
-            _run(app, listener, loop, grace)
-        finally:
-            loop.stop(0)
+        engine = Engine(loaded, config, sink=sink)
+        with checked(engine, record, provenance=provenance, content=content):
+            loop = EngineLoop(engine, max_requests=max_requests).start()
+            sanitizer = sink if isinstance(sink, OnlineSanitizer) else None
+            served_watch = Watch(loop, recorded, run_id=run_id, model=served, sanitizer=sanitizer)
+            routers = [metrics_router(served_watch), *([debug_router(served_watch)] if debug_routes else [])]
+            app = create_app(loop, model=served, config=settings, routers=routers, run_id=run_id)
+            address = listener.getsockname()
+            say(f"serving {served} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
+            if recorded is not None:
+                say(f"  kvscope dashboard {recorded}")
+            try:
+                _run(app, listener, loop, grace)
+            finally:
+                loop.stop(0)
     if recorded is not None:
         say(f"trace: {recorded}\n  kvscope check {recorded}")
 

@@ -41,7 +41,7 @@ class OtherTables(BlockManager):
 
 
 class StaleTable(OtherTables):
-    """After a preemption the worker keeps the last entry of the row that it had: that block is somebody else's by now."""
+    """After a preemption the worker keeps the last entry of its old row: that block is somebody else's by now."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Layer 2 beside a real engine: clean runs are clean in every way blocks are used, faults are named, nothing is skipped."""
+"""Layer 2 beside a real engine: clean runs are clean, faults are named, nothing is skipped."""
 
 from __future__ import annotations
 
