@@ -22,6 +22,7 @@ import numpy.typing as npt
 from kvscope.errors import UsageError
 from kvscope.inspector.source import life
 from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.sheet import Sheet
 from kvscope.traces.sink import EventSink, Frame, Ints
 
 _WATCHED = {Kind.WRITE: "writes", Kind.COW: "is copied into", Kind.SWAP_IN: "is swapped into", Kind.ALLOC: "is given"}
@@ -123,6 +124,16 @@ class WatchPoints:
             for i, (held, life_of, writer, value) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
                 if held in self._watched:
                     self._hit(kind, held, life_of, writer, value, seq + i if seq >= 0 else seq)
+        return seq
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """Pass the rows of a sheet on."""
+        seq = self._sink.emit_sheet(sheet, details)
+        rows = sheet.rows
+        if self._watched and len(rows) and int(rows["kind"][0]) in _KINDS:
+            for i in np.flatnonzero(np.isin(rows["block"], list(self._watched))).tolist():
+                block, gen, seq_id, aux = (int(rows[name][i]) for name in ("block", "gen", "seq_id", "aux"))
+                self._hit(int(rows["kind"][i]), block, gen, seq_id, aux, seq + i if seq >= 0 else seq)
         return seq
 
     def _hit(self, kind: int, block: int, gen: int, seq_id: int, aux: int, seq: int) -> None:
