@@ -34,7 +34,7 @@ def full_pool() -> BlockPool:
             digest = index.child(parent, tokens)
             pool.write(block, 0, BLOCK_SIZE, seq_id=1, lblock=lblock, reason=Reason.PREFILL)
             pool.commit(block, int(pool.gen[block]), seq_id=1, lblock=lblock)
-            pool.publish(block, digest, parent, tokens, (), seq_id=1, lblock=lblock)
+            pool.publish(block, digest, parent, tokens)
             parent = digest
         pool.release_row(blocks, seq_id=1, lblock=0, reason=Reason.STOP)
     assert pool.num_evictable == BLOCKS

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
 
+from kvscope.engine.age_list import AgeList
 from kvscope.engine.free_list import FreeList
 from kvscope.errors import UsageError
 from kvscope.traces.schema import Reason
@@ -64,7 +64,7 @@ class BlockArrays:
         # Counted as they change; `check_integrity` counts anew.
         self.num_held = self.num_shared = self.open_leases = 0
         self._free = FreeList(num_blocks)
-        self._cached: OrderedDict[int, None] = OrderedDict()  # evictable now, least recently released first
+        self._cached = AgeList(num_blocks)  # evictable now, least recently released first
         self._fenced: dict[int, None] = {}  # cached, but an open step reads it: not evictable yet
         self._quarantined: dict[int, Reason] = {}  # and why each was given back
 
@@ -92,6 +92,7 @@ class BlockArrays:
         free = [block for block in self._free.to_list() if block < num_blocks]
         self._free = FreeList.of(free + list(range(self.num_blocks, num_blocks)), num_blocks)
         self.num_blocks = num_blocks
+        self._cached.resize(num_blocks)
 
     def keep_free(self, wanted: Callable[[int], bool]) -> None:
         """Leave only these on the free list: the others are about to go."""

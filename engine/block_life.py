@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE, BlockArrays, BlockState
@@ -15,6 +17,9 @@ from kvscope.traces.sink import EventSink, Ints
 # Plain ints: an enum member costs more than the store it is for.
 FREE, WRITING, COMMITTED, PUBLISHED, CACHED, QUARANTINED, IN_TRANSIT = (int(state) for state in BlockState)
 FREED = int(Kind.FREE)
+_BULK = 7  # rows from here on are cheaper as arrays
+
+Published = tuple[int, int, int, tuple[int, ...]]  # block, sequence, logical block, what PrefixIndex.words says
 
 
 class BlockLife(BlockArrays):
@@ -25,7 +30,13 @@ class BlockLife(BlockArrays):
     ) -> None:
         super().__init__(num_blocks, block_size)
         self.index = index if index is not None else PrefixIndex(block_size)
+        self.index.expect(num_blocks)
         self.sink = sink
+
+    def resize(self, num_blocks: int) -> None:
+        """As `BlockArrays.resize`; the index is told."""
+        super().resize(num_blocks)
+        self.index.expect(num_blocks)
 
     def _unheld(self, block: int, reason: Reason) -> None:
         """The last table entry is gone: decide what becomes of the block."""
@@ -36,7 +47,10 @@ class BlockLife(BlockArrays):
         fenced = self._last_use[block] > self.completed_step
         if state >= PUBLISHED and self.index.holds(block):  # in transit, only the index knows
             self._state[block] = CACHED
-            (self._fenced if fenced else self._cached)[block] = None
+            if fenced:
+                self._fenced[block] = None
+            else:
+                self._cached.add(block)
         elif fenced:
             self._state[block] = QUARANTINED
             self._quarantined[block] = reason
@@ -96,7 +110,8 @@ class BlockLife(BlockArrays):
             seq = self.sink.emit(
                 Kind.PUBLISH, Reason.RESIZED, target, self._gen[target], ref, ref, self._fill[target], seq_id, lblock
             )
-            self.sink.detail(seq, self.index.words(entry.parent, entry.tokens, entry.digest, extras))
+            identity = self.index.identity_word(extras)
+            self.sink.detail(seq, self.index.words(entry.parent, entry.tokens, entry.digest, identity))
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -110,7 +125,7 @@ class BlockLife(BlockArrays):
         self.open_leases += 1
         self.leased_slots[block] = max(int(self.leased_slots[block]), slot_hi)
         if self._state[block] == CACHED:
-            self._cached.pop(block, None)
+            self._cached.discard(block)
             self._fenced.pop(block, None)
             self._state[block] = IN_TRANSIT
         if self.sink is not None:
@@ -161,19 +176,36 @@ class BlockLife(BlockArrays):
             self.sink.emit(Kind.COMMIT, 0, block, gen, ref, ref, self._fill[block], seq_id, lblock)
         return True
 
-    def publish(
-        self, block: int, digest: bytes, parent: bytes, tokens: list[int], extras: Extras, *, seq_id: int, lblock: int
-    ) -> bool:
-        """Enter a full, committed block in the prefix index; False if that prefix is served already."""
+    def publish(self, block: int, digest: bytes, parent: bytes, tokens: Sequence[int]) -> bool:
+        """Enter a full, committed block in the prefix index; False if that prefix is served already.
+
+        What was entered is recorded by `record_published`.
+        """
         if self._state[block] != COMMITTED or not self.index.publish(block, digest, parent, tokens):
             return False
         self._state[block] = PUBLISHED
-        if self.sink is not None:
-            ref = self.ref(block)
-            gen = self._gen[block]
-            seq = self.sink.emit(Kind.PUBLISH, 0, block, gen, ref, ref, self._fill[block], seq_id, lblock)
-            self.sink.detail(seq, self.index.words(parent, tokens, digest, extras))
         return True
+
+    def record_published(self, entered: Sequence[Published]) -> None:
+        """The rows of blocks that were entered."""
+        if self.sink is None or not entered:
+            return
+        if len(entered) < _BULK:
+            for block, seq_id, lblock, words in entered:
+                ref = self.ref(block)
+                seq = self.sink.emit(
+                    Kind.PUBLISH, 0, block, self._gen[block], ref, ref, self._fill[block], seq_id, lblock
+                )
+                self.sink.detail(seq, words)
+            return
+        blocks, seq_ids, lblocks, details = zip(*entered, strict=True)
+        at = np.array(blocks)
+        words = self.words[at]
+        refs = (words >> 32) + self.leases[at]
+        self.sink.emit_many(
+            Kind.PUBLISH, 0, block=at, gen=self.gen[at], ref_before=refs, ref_after=refs, fill=words & FILL_MASK,
+            seq_id=np.array(seq_ids), lblock=np.array(lblocks), details=np.array(details, dtype=np.int64),
+        )  # fmt: skip
 
     # -- fences -------------------------------------------------------------------------------------------------
 
@@ -253,7 +285,7 @@ class BlockLife(BlockArrays):
             self._record(Kind.SETTLE, block, reason)
         for block in [b for b in self._fenced if self._last_use[b] <= completed_step]:
             del self._fenced[block]
-            self._cached[block] = None
+            self._cached.add(block)
 
     def _record(self, kind: Kind, block: int, reason: Reason) -> None:
         if self.sink is not None:

@@ -73,10 +73,13 @@ class Lane:
         writes.block[:], writes.gen[:], writes.seq_id[:] = self.blocks, self.gens, self.seq_ids
         writes.lblock[:] = self.lblocks
         writes.ref_before[:] = writes.ref_after[:] = 1
+        self._commits = Sheet.of(Kind.COMMIT, Reason.NONE, len(rows))
         self._ranges = self.slots * _NEXT_SLOT + (1 << 32)
         self._scheds = scheds = Sheet.of(Kind.SCHED, Reason.NONE, len(rows))
         scheds.seq_id[:], scheds.fill[:] = self.seq_ids, 1
         self._tables = np.array([(row.table_digest(), len(row.blocks)) for row in rows], dtype=np.int64)
+        self._entries = sum(len(row.blocks) - row.first for row in rows)
+        self._digest = int(self._tables[:, 0].sum())
 
     @staticmethod
     def admits(rows: list[SequenceTable], pool: BlockPool, *, share: bool) -> bool:
@@ -155,6 +158,8 @@ class Lane:
             words = digest_words(blocks.view(np.uint64), gens.astype(np.uint64), lblocks.view(np.uint64))
             self._tables[full, 0] += words.view(np.int64)
             self._tables[full, 1] += 1
+            self._entries += len(full)
+            self._digest += int(np.add.reduce(words))
 
     def schedule(self, decodes: Decodes) -> None:
         """Record that a step computes these tokens, each with the digest of the table row that it reads through."""
@@ -177,7 +182,8 @@ class Lane:
             return False
         pool.words[blocks] = self._fills | _COMMITTED
         if pool.sink is not None:
-            pool.sink.emit_sheet(self._writes.as_kind(Kind.COMMIT, Reason.NONE))
+            self._commits.become(self._writes)
+            pool.sink.emit_sheet(self._commits)
         self.computed[:] = self.issued
         return True
 
@@ -189,9 +195,8 @@ class Lane:
         return rows
 
     def digest(self) -> tuple[int, int]:
-        """Blocks in the tables of all rows, and the sum of their digests."""
-        entries, digest = int(self._tables[:, 1].sum()), int(self._tables[:, 0].sum())
-        return entries - int(self._front.sum()) // self._size, digest
+        """Blocks in the tables of all rows, and the sum of their digests, modulo 2**64."""
+        return self._entries, self._digest
 
     # -- the rows -------------------------------------------------------------------------------------------------
 

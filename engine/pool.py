@@ -108,7 +108,7 @@ class BlockPool(BlockLife):
                 self.sink.detail(seq, details)
         state = self._state[block]
         if state == CACHED:
-            self._cached.pop(block, None)
+            self._cached.discard(block)
             self._fenced.pop(block, None)
             self._state[block] = PUBLISHED
         elif state == IN_TRANSIT:

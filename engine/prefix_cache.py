@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvscope.engine.block_life import Published
 from kvscope.engine.pool import BlockPool
-from kvscope.engine.prefix import Extras
+from kvscope.engine.prefix import BlockTokens, Extras
 from kvscope.engine.tables import PrefixMatch, SequenceTable
 from kvscope.traces.schema import Kind, Reason
 
@@ -52,11 +53,21 @@ class PrefixCache:
     def hit(self, row: SequenceTable, lblock: int, block: int) -> None:
         """The row takes a block that was found for it, recorded with the row's own view of its prefix."""
         size, index = self._pool.block_size, self._pool.index
-        parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
-        tokens = row.tokens[lblock * size : (lblock + 1) * size]
-        details = index.words(parent, tokens, row.hashes[lblock], row.extras) if self._pool.sink is not None else ()
+        details: tuple[int, ...] = ()
+        if self._pool.sink is not None:
+            root, identity = self._identity(row)
+            parent = row.hashes[lblock - 1] if lblock else root
+            tokens = row.tokens[lblock * size : (lblock + 1) * size]
+            details = index.words(parent, tokens, row.hashes[lblock], identity)
         self._pool.retain(block, Kind.HIT, seq_id=row.seq_id, lblock=lblock, reason=Reason.PREFIX_HIT, details=details)
         row.add(block, int(self._pool.gen[block]))
+
+    def _identity(self, row: SequenceTable) -> tuple[bytes, int]:
+        """The root of the row's prefix, and what rows of the trace say of its identity."""
+        if row.identity is None:
+            index = self._pool.index
+            row.identity = (index.root(row.extras), index.identity_word(row.extras))
+        return row.identity
 
     def announce(self, row: SequenceTable) -> None:
         """The row's full prompt blocks that were not found are being computed from now on."""
@@ -69,23 +80,33 @@ class PrefixCache:
             if self._computing.get(digest) == row.seq_id:
                 del self._computing[digest]
 
-    def publish(self, row: SequenceTable) -> None:
-        """Enter the row's blocks that are full and computed, in order.
+    def publish(self, *rows: SequenceTable) -> None:
+        """Enter the rows' blocks that are full and computed, row by row and in order.
 
         A block whose prefix is served by another one's block stays private: so what is entered can always be reached
         through blocks of this very row, and is evicted before them.
         """
         if not self.share:
             return
-        size, index = self._pool.block_size, self._pool.index
-        for lblock in range(row.published, row.computed // size):
-            tokens = row.tokens[lblock * size : (lblock + 1) * size]
-            parent = row.hashes[lblock - 1] if lblock else index.root(row.extras)
-            if lblock == len(row.hashes):
-                row.hashes.append(index.child(parent, tokens))
-            digest, block = row.hashes[lblock], row.blocks[lblock]
-            row.published = lblock + 1
-            if block >= 0 and (lblock == 0 or index.find(parent) == row.blocks[lblock - 1]):
-                self._pool.publish(block, digest, parent, tokens, row.extras, seq_id=row.seq_id, lblock=lblock)
-            if self._computing.get(digest) == row.seq_id:
-                del self._computing[digest]
+        size, pool, computing = self._pool.block_size, self._pool, self._computing
+        index, recorded = pool.index, pool.sink is not None
+        entered: list[Published] = []
+        for row in rows:
+            root, identity = self._identity(row)
+            hashes, blocks = row.hashes, row.blocks
+            for lblock in range(row.published, row.computed // size):
+                tokens = BlockTokens(row.tokens[lblock * size : (lblock + 1) * size])
+                parent = hashes[lblock - 1] if lblock else root
+                if lblock == len(hashes):
+                    hashes.append(index.child(parent, tokens))
+                digest, block = hashes[lblock], blocks[lblock]
+                row.published = lblock + 1
+                reached = block >= 0 and (
+                    lblock == 0 or (blocks[lblock - 1] >= 0 and index.serves(blocks[lblock - 1], parent))
+                )
+                if reached and pool.publish(block, digest, parent, tokens):
+                    words = index.words(parent, tokens, digest, identity) if recorded else ()
+                    entered.append((block, row.seq_id, lblock, words))
+                if computing and computing.get(digest) == row.seq_id:
+                    del computing[digest]
+        pool.record_published(entered)

@@ -117,8 +117,8 @@ class Stepping(TableCore):
                 else:
                     step = step.spelled_out()
             committed = self._commit(step.writes)
-            for row in finished:
-                self.prefixes.publish(row)
+            if finished:
+                self.prefixes.publish(*finished)
             for write, ok in zip(step.writes, committed, strict=True):
                 if ok:
                     self._land(write)

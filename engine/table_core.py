@@ -136,7 +136,8 @@ class TableCore:
     def _refuse(self, seq_id: int, needed: int, available: int) -> None:
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
         if self._sink is not None:
-            self._sink.detail(seq, (needed, self.pool.num_free, self.pool.num_evictable))
+            # What could be evicted for this very operation: not the cached blocks that a prompt has found.
+            self._sink.detail(seq, (needed, self.pool.num_free, available - self.pool.num_free))
         raise OutOfBlocks(needed, available, self.pool.shortage(needed))
 
     def _witness(self) -> None:

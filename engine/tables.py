@@ -38,6 +38,7 @@ class SequenceTable:
     digested: int = 0
     lane: Lane | None = None  # what it decodes in, which knows tokens, issued and computed before the row does
     at: int = -1  # its place there
+    identity: tuple[bytes, int] | None = None  # the index's root and word for `extras`, once they were asked for
 
     def catch_up(self) -> None:
         """Before tokens, issued or computed are read."""

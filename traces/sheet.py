@@ -16,7 +16,9 @@ class Sheet:
     The columns are views: what is stored in them is in the next copy. Values must fit their columns.
     """
 
-    __slots__ = ("aux", "block", "fill", "gen", "lblock", "raw", "ref_after", "ref_before", "rows", "seq_id")
+    __slots__ = (
+        "aux", "block", "fill", "gen", "kind", "lblock", "raw", "reason", "ref_after", "ref_before", "rows", "seq_id",
+    )  # fmt: skip
 
     def __init__(self, rows: npt.NDArray[np.void]) -> None:
         self.rows = rows
@@ -29,6 +31,8 @@ class Sheet:
         self.ref_after: npt.NDArray[Any] = rows["ref_after"]
         self.fill: npt.NDArray[Any] = rows["fill"]
         self.aux: npt.NDArray[Any] = rows["aux"]
+        self.kind: npt.NDArray[Any] = rows["kind"]
+        self.reason: npt.NDArray[Any] = rows["reason"]
 
     @classmethod
     def of(cls, kind: int, reason: int, count: int) -> Sheet:
@@ -42,8 +46,8 @@ class Sheet:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def as_kind(self, kind: int, reason: int) -> Sheet:
-        """A copy of these rows as rows of another kind, without `aux`."""
-        rows = self.rows.copy()
-        rows["kind"], rows["reason"], rows["aux"] = kind, reason, 0
-        return Sheet(rows)
+    def become(self, other: Sheet) -> None:
+        """Take over the rows of another sheet of this length, but for their kind and reason; without `aux`."""
+        kind, reason = int(self.kind[0]), int(self.reason[0])
+        self.raw[:] = other.raw
+        self.kind[:], self.reason[:], self.aux[:] = kind, reason, 0

@@ -29,7 +29,7 @@ class _PrefixBlind(PrefixIndex):
         return super().child(b"", tokens)
 
     def same(self, block: int, parent: bytes, tokens: Sequence[int]) -> bool:
-        return self._entry_of[block].tokens == tuple(tokens)
+        return self.entry(block).tokens == tuple(tokens)
 
 
 class _Forgetful(PrefixIndex):

@@ -29,6 +29,8 @@ def serialised(value: Any, seen: dict[int, int] | None = None) -> Any:
     seen = {} if seen is None else seen
     if value is None or isinstance(value, bool | int | float | str | bytes | np.generic):
         return value
+    if isinstance(value, bytearray):
+        return bytes(value)
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if id(value) in seen:

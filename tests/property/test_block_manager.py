@@ -102,7 +102,7 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
     return (
         tuple(array.tobytes() for array in arrays),
         (pool.free_list(), list(pool._cached), list(pool._fenced), list(pool._quarantined), pool.completed_step),
-        (list(pool.index._block_of.items()), list(pool.index._entry_of.items())),
+        pool.index.items(),
         [(seq, astuple(row)) for seq, row in manager._tables.items()],
         (dict(manager.prefixes._computing), astuple(manager._steps)),
         (list(manager._copies._waiting), manager._leases.state()),
