@@ -114,7 +114,7 @@ class BlockManager(Elastic, Swapping, Stepping):
                 )
             match = self.prefixes.match(tokens, extras)
             if not match.fits:
-                self._refuse(seq_id, match.needed, match.available)
+                self._refuse(seq_id, match.needed, match.available, match.hits)
             aux = len(tokens) - match.cached_tokens if resumed else match.cached_tokens
             self._emit(Kind.RESUME if resumed else Kind.ADMIT, seq_id=seq_id, aux=aux)
             row = SequenceTable(seq_id, list(tokens), extras, hashes=list(match.hashes))

@@ -88,7 +88,7 @@ class Swapping(TableCore):
             parked = self._parked(seq_id)
             match = self._back(parked, 0)
             if not match.fits:
-                self._refuse(seq_id, match.needed, match.available)
+                self._refuse(seq_id, match.needed, match.available, match.hits)
             del self._host.parked[seq_id]
             self._emit(Kind.RESUME, Reason.SWAPPED, seq_id=seq_id)
             row, found = parked.row, len(match.hits)

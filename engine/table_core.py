@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -133,11 +133,12 @@ class TableCore:
         del row.blocks[keep:], row.gens[keep:]
         row.changed()
 
-    def _refuse(self, seq_id: int, needed: int, available: int) -> None:
+    def _refuse(self, seq_id: int, needed: int, available: int, found: Sequence[int] = ()) -> None:
+        """`found` are cached blocks that the operation would hold: none of them can be evicted for it."""
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
         if self._sink is not None:
-            # What could be evicted for this very operation: not the cached blocks that a prompt has found.
-            self._sink.detail(seq, (needed, self.pool.num_free, available - self.pool.num_free))
+            evictable = self.pool.num_evictable - sum(self.pool.is_evictable(block) for block in found)
+            self._sink.detail(seq, (needed, self.pool.num_free, evictable))
         raise OutOfBlocks(needed, available, self.pool.shortage(needed))
 
     def _witness(self) -> None:
