@@ -32,7 +32,17 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 @pytest.fixture(scope="session")
 def toy_engine() -> ModuleType:
     """`tests/toy_engine.py`: the engine without a model, for real traces in milliseconds."""
-    spec = importlib.util.spec_from_file_location("toy_engine", Path(__file__).parent / "toy_engine.py")
+    return _beside("toy_engine")
+
+
+@pytest.fixture(scope="session")
+def served_engine() -> ModuleType:
+    """`tests/served_engine.py`: a server over a real engine, in this process."""
+    return _beside("served_engine")
+
+
+def _beside(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

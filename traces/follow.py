@@ -19,7 +19,7 @@ from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.manifest import load_manifest
 from kvscope.traces.place import place_of
 from kvscope.traces.rows import events_of
-from kvscope.traces.schema import EVENT_DTYPE, EventArray
+from kvscope.traces.schema import DETAIL_FIELDS, EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import SealedRows, Unreadable
 from kvscope.traces.tables import LateFile
 
@@ -93,10 +93,20 @@ class Follower:
             left -= min(left, batch.first_seq + batch.rows - max(from_seq, batch.first_seq))
             number += 1
         fresh = self._hot.seqs >= max(self._sealed.end, from_seq)
+        fresh[len(fresh) - self._unfinished() :] = False
         if left > 0 and fresh.any():
             seqs = self._hot.seqs[fresh]
             found = [self._hot.details.get(seq) for seq in seqs.tolist()]
             yield from self._picked(Part(seqs, events_of(self._hot.rows[fresh]), column_of(found)), from_seq, left)
+
+    def _unfinished(self) -> int:
+        """1 where the newest row has no details yet and may be about to get them: they follow their row, and come
+        before the next one.
+        """
+        hot = self._hot
+        if not hot.live or not len(hot.seqs) or int(hot.seqs[-1]) in hot.details:
+            return 0
+        return int(int(hot.rows["kind"][-1]) in DETAIL_FIELDS)
 
     def _batch_of(self, seq: int) -> int:
         """The first batch with a row of that number or a higher one."""

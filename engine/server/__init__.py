@@ -5,6 +5,9 @@
     protocol     what clients send, checked; what it means for the engine
     replies      what clients get: objects, chunks, errors, in OpenAI's shapes
     completions  the two routes that generate
+    asked        what a client asked for, for telemetry
+    timing       how long clients wait, in buckets
+    head         HEAD as GET without a body
     limits       body size, time to send it, bearer token: before any route
     app          all of it together; `create_app(loop, routers=...)` takes further routes from above
 

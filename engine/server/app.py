@@ -16,10 +16,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import kvscope
-from kvscope.engine.server.completions import UnknownModel, routes
+from kvscope.engine.server.completions import routes
+from kvscope.engine.server.head import Head
 from kvscope.engine.server.limits import Gate
 from kvscope.engine.server.loop import EngineLoop
-from kvscope.engine.server.replies import error, status_of
+from kvscope.engine.server.replies import BadField, UnknownModel, error, status_of
 from kvscope.errors import KVScopeError, UsageError
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def create_app(loop: EngineLoop, *, model: str, config: ServerConfig | None = No
         await run_in_threadpool(loop.stop, config.grace_s)
 
     app = FastAPI(title="KVScope", version=kvscope.__version__, lifespan=lifespan)
+    app.add_middleware(Head)
     app.add_middleware(Gate, max_body=config.max_body, body_timeout_s=config.body_timeout_s, token=config.token)
     app.include_router(routes(loop, model, run_id or secrets.token_hex(8), max_tokens=config.max_tokens))
     app.include_router(_information(loop, model))
@@ -133,9 +135,11 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(KVScopeError)
     async def own(_: Request, problem: KVScopeError) -> JSONResponse:
-        status = 404 if isinstance(problem, UnknownModel) else status_of(problem)
+        status = status_of(problem)
         headers = {"retry-after": "1"} if status == 429 else None
-        return JSONResponse(error(" ".join(str(problem).split()), status), status_code=status, headers=headers)
+        param, code = (problem.param, problem.code) if isinstance(problem, BadField) else (None, None)
+        body = error(" ".join(str(problem).split()), status, param=param, code=code)
+        return JSONResponse(body, status_code=status, headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, problem: RequestValidationError) -> JSONResponse:

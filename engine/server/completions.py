@@ -17,14 +17,18 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from kvscope.engine.engine import Token
 from kvscope.engine.sequence import SamplingParams
 from kvscope.engine.server.answers import Answer
+from kvscope.engine.server.asked import Asked
 from kvscope.engine.server.loop import EngineLoop, Stream
 from kvscope.engine.server.protocol import ChatRequest, CompletionRequest
 from kvscope.engine.server.replies import (
+    BadField,
     ChatShape,
     CompletionShape,
     Shape,
+    UnknownModel,
     error,
     finish_reason,
+    named,
     status_of,
     usage,
 )
@@ -69,6 +73,9 @@ class Job:
                 self.streams.append(stream)
                 for sample in range(self.params.n):
                     self.choices[number * self.params.n + sample] = _Choice(Answer(tokenizer, self.params.stop))
+        except UsageError as problem:
+            self.close()
+            raise named(problem, CompletionRequest.model_fields) from None
         except BaseException:
             self.close()
             raise
@@ -155,8 +162,9 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
         encode = loop.engine.loaded.tokenizer.encode
         prompts = [encode(p, add_special=True) if isinstance(p, str) else p for p in asked.prompts]
         if not prompts:
-            raise UsageError("prompt is an empty list: give at least one prompt")
+            raise BadField("prompt", "prompt is an empty list: give at least one prompt")
         _known_ids(prompts, loop.engine.loaded.config.vocab_size)
+        _fits(prompts, loop.engine.loaded.config.max_model_len, "prompt")
         params = asked.params(_limit(16 if asked.max_tokens is None else asked.max_tokens, max_tokens), asked.logprobs)
         texts = [p if isinstance(p, str) else None for p in asked.prompts]
         job = Job(loop, CompletionShape(), model, prompts, texts, params, asked.user or "")
@@ -172,6 +180,7 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
             raise UsageError(f"model {model} has no chat template: use /v1/completions")
         text = tokenizer.chat([message.plain() for message in asked.messages])
         prompt = tokenizer.encode(text)
+        _fits([prompt], loop.engine.loaded.config.max_model_len, "messages")
         room = max(1, loop.engine.loaded.config.max_model_len - len(prompt))
         wanted = asked.max_completion_tokens if asked.max_tokens is None else asked.max_tokens
         count = _limit(min(room, max_tokens) if wanted is None else wanted, max_tokens)
@@ -184,8 +193,14 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
 
 async def _reply(job: Job, request: Request, *, stream: bool, with_usage: bool, run_id: str) -> Response:
     await job.start()
-    headers = {"x-kvscope-run": run_id, "x-kvscope-seq": str(min(s.seq for s in job.streams)),
+    if job.loop.observer is not None:
+        sent = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
+        asked = Asked(job.shape.operation, job.id, job.params.temperature, job.params.top_p, sent)
+        job.loop.observer([stream.request_id for stream in job.streams], asked)
+    headers = {"x-kvscope-run": run_id, "x-kvscope-request": ",".join(str(s.request_id) for s in job.streams),
                "x-request-id": job.id, "cache-control": "no-store"}  # fmt: skip
+    if (first := min(s.seq for s in job.streams)) >= 0:
+        headers["x-kvscope-seq"] = str(first)
     if stream:
         return StreamingResponse(_events(job, with_usage), media_type="text/event-stream", headers=headers)
     try:
@@ -256,17 +271,22 @@ def _same_model(asked: str, served: str) -> None:
         raise UnknownModel(f"model {asked!r:.80} is not served here: this server has {served!r}")
 
 
-class UnknownModel(UsageError):
-    """Another model was asked for."""
-
-
 def _known_ids(prompts: list[list[int]], vocab_size: int) -> None:
     for prompt in prompts:
         if prompt and max(prompt) >= vocab_size:
-            raise UsageError(f"token {max(prompt)} is not in the vocabulary of {vocab_size:,}")
+            raise BadField("prompt", f"token {max(prompt)} is not in the vocabulary of {vocab_size:,}")
+
+
+def _fits(prompts: list[list[int]], context: int, field: str) -> None:
+    for prompt in prompts:
+        if not prompt:
+            raise BadField(field, "the prompt is empty: give at least one token")
+        if len(prompt) >= context:
+            raise BadField(field, f"the prompt has {len(prompt)} tokens: the model's context is {context}; shorten it",
+                           "context_length_exceeded")  # fmt: skip
 
 
 def _limit(wanted: int, most: int) -> int:
     if wanted > most:
-        raise UsageError(f"max_tokens is {wanted:,}: this server gives at most {most:,}; ask for less")
+        raise BadField("max_tokens", f"max_tokens is {wanted:,}: this server gives at most {most:,}; ask for less")
     return wanted

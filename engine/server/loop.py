@@ -21,6 +21,8 @@ from functools import partial
 
 from kvscope.engine.engine import Engine, Token
 from kvscope.engine.sequence import SamplingParams, Sequence
+from kvscope.engine.server.asked import Observer
+from kvscope.engine.server.timing import Timing
 from kvscope.errors import Busy, EngineFailed, KVScopeError
 from kvscope.traces.schema import Reason
 
@@ -63,6 +65,8 @@ class Stream:
         self.seq = -1  # trace event from which on the request is to be found; -1 without a trace
         self.open = samples  # answers that have not ended
         self.sequence: Sequence | None = None  # its first one, for what the scheduler says of it
+        self.asked_at = time.monotonic()
+        self.last_at = 0.0  # when its newest tokens came; engine thread only
         self._arrived: asyncio.Queue[list[Token] | BaseException] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -88,17 +92,24 @@ class EngineLoop:
     Args:
         engine: nobody else may touch it while the loop runs; see `call`.
         max_requests: requests queued and running at once; more are refused with `Busy`.
-        on_step: called in the engine thread after every step, for hooks of the rooms above.
+        before_step, on_step: called in the engine thread around every step, for hooks of the rooms above.
+        on_failed: called in the engine thread once, with what ended the serving; its requests have been told.
     """
 
-    def __init__(self, engine: Engine, *, max_requests: int = 256, on_step: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, max_requests: int = 256, before_step: Callable[[], None] | None = None,
+        on_step: Callable[[], None] | None = None, on_failed: Callable[[Exception], None] | None = None,
+    ) -> None:  # fmt: skip
         self.engine = engine
         self.max_requests = max_requests
         self.started = time.time()
         self.served = 0
         self.tokens = 0  # generated so far
+        self.timing = Timing()
         self.failed: str | None = None  # why it no longer serves
-        self._on_step = on_step
+        self.observer: Observer | None = None  # is told what clients ask for
+        self._on_failed = on_failed
+        self._before_step, self._on_step = before_step, on_step
         self._inbox: queue.SimpleQueue[_Submit | _Abort | _Call | _Stop] = queue.SimpleQueue()
         self._streams: dict[int, Stream] = {}  # engine thread only
         self._places = threading.BoundedSemaphore(max_requests)
@@ -207,7 +218,10 @@ class EngineLoop:
                 if self.engine.has_work and self.failed is None:
                     self._step()
         finally:
-            self.engine.close()
+            try:
+                self.engine.close()
+            except Exception as error:  # noqa: BLE001 - what a failed step left behind may not come apart cleanly
+                log.error("engine: what was unfinished could not be given back: %s", error)
             for stream in list(self._streams.values()):
                 stream.put(EngineFailed("the server was shut down before the answer was complete"))
             self._streams.clear()
@@ -248,7 +262,10 @@ class EngineLoop:
 
     def _abort(self, request_id: int) -> None:
         self._streams.pop(request_id, None)
-        self.engine.abort(request_id)
+        try:
+            self.engine.abort(request_id)
+        except Exception as error:  # noqa: BLE001 - as a failed step
+            self._fail(error)
 
     def _call(self, command: _Call) -> None:
         try:
@@ -258,6 +275,8 @@ class EngineLoop:
 
     def _step(self) -> None:
         try:
+            if self._before_step is not None:
+                self._before_step()
             tokens = self.engine.step()
             if self._on_step is not None:
                 self._on_step()
@@ -268,21 +287,31 @@ class EngineLoop:
         by_request: dict[int, list[Token]] = {}
         for token in tokens:
             by_request.setdefault(token.request_id, []).append(token)
+        now = time.monotonic()
         for number, items in by_request.items():
             stream = self._streams.get(number)
             if stream is None:
                 continue
             stream.put(items)
+            if stream.last_at:
+                self.timing.between_tokens.add(now - stream.last_at, len(items))
+            else:
+                self.timing.first_token.add(now - stream.asked_at)
+            stream.last_at = now
             if not self.engine.sequences(number):
                 del self._streams[number]
+                self.timing.whole.add(now - stream.asked_at)
 
     def _fail(self, error: Exception) -> None:
+        first = self.failed is None
         said = " ".join(str(error).split()) or type(error).__name__
         self.failed = f"a step failed: {said}"
         if isinstance(error, KVScopeError):
             log.error("engine stopped: %s", said)
         else:
-            log.exception("engine stopped: a step failed")
+            log.error("engine stopped: a step failed", exc_info=error)
         for stream in self._streams.values():
             stream.put(EngineFailed(self.failed))
         self._streams.clear()
+        if first and self._on_failed is not None:
+            self._on_failed(error)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from kvscope.engine.sequence import SamplingParams
+from kvscope.engine.server.replies import BadField, named
 from kvscope.errors import UsageError
 
 MAX_PROMPTS = 64
@@ -59,13 +60,23 @@ class _Common(BaseModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def refuse_unsupported(self) -> None:
-        """Raises UsageError for a field that is unknown, or set to something that is not done here."""
+        """Raises BadField for a field that is unknown, or set to something that is not done here."""
         for name, value in (self.model_extra or {}).items():
             if value not in (None, *_HARMLESS.get(name, ())):
-                raise UsageError(f"{name} is not supported here: leave it out")
+                raise BadField(name, f"{name} is not supported here: leave it out", "unsupported_parameter")
 
     def params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """As the engine takes it; OpenAI's defaults, and a fresh seed where none is given."""
+        """As the engine takes it; OpenAI's defaults, and a fresh seed where none is given.
+
+        Raises:
+            BadField: a value is out of its range.
+        """
+        try:
+            return self._params(max_tokens, logprobs)
+        except UsageError as problem:
+            raise named(problem, type(self).model_fields) from None
+
+    def _params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=1.0 if self.temperature is None else float(self.temperature),
@@ -148,10 +159,10 @@ class ChatRequest(_Common):
         """How many alternatives per token; None for no log probabilities.
 
         Raises:
-            UsageError: alternatives without log probabilities.
+            BadField: alternatives without log probabilities.
         """
         if not self.logprobs:
             if self.top_logprobs:
-                raise UsageError("top_logprobs needs logprobs: true")
+                raise BadField("top_logprobs", "top_logprobs needs logprobs: true")
             return None
         return self.top_logprobs or 0

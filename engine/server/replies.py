@@ -6,12 +6,35 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvscope.engine.engine import Token
-from kvscope.errors import Busy, EngineFailed, KVScopeError
+from kvscope.errors import Busy, EngineFailed, KVScopeError, UsageError
 
 if TYPE_CHECKING:
     from kvscope.engine.model.tokenizer import Tokenizer
 
 FINISH = {"stop": "stop", "length": "length"}
+
+
+class BadField(UsageError):
+    """A field of the request asks for something that cannot be had; `param` is its name, `code` OpenAI's for it."""
+
+    def __init__(self, param: str | None, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param, self.code = param, code
+
+
+class UnknownModel(BadField):
+    """Another model was asked for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("model", message, "model_not_found")
+
+
+def named(problem: UsageError, fields: Iterable[str]) -> BadField:
+    """The same complaint with the field that it begins with, if it is one of these ("n is 0: must be ...")."""
+    if isinstance(problem, BadField):
+        return problem
+    first = str(problem).partition(" ")[0]
+    return BadField(first if first in fields else None, str(problem))
 
 
 def error(message: str, status: int, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -23,6 +46,8 @@ def error(message: str, status: int, *, param: str | None = None, code: str | No
 
 def status_of(problem: KVScopeError) -> int:
     """The HTTP status that says what kind of problem it is."""
+    if isinstance(problem, UnknownModel):
+        return 404
     if isinstance(problem, Busy):
         return 429
     return 503 if isinstance(problem, EngineFailed) else 400
@@ -45,6 +70,7 @@ class Shape(Protocol):
     """How one route writes its answers."""
 
     prefix: str
+    operation: str  # as OpenTelemetry calls it
 
     def choice(self, index: int, text: str, finish: str | None, logprobs: Any) -> dict[str, Any]:
         """One whole answer."""
@@ -71,6 +97,7 @@ class CompletionShape:
     """/v1/completions."""
 
     prefix = "cmpl"
+    operation = "text_completion"
 
     def choice(self, index: int, text: str, finish: str | None, logprobs: Any) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
@@ -102,6 +129,7 @@ class ChatShape:
     """/v1/chat/completions."""
 
     prefix = "chatcmpl"
+    operation = "chat"
 
     def choice(self, index: int, text: str, finish: str | None, logprobs: Any) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-import signal
+import os
 import socket
-import threading
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvscope.errors import MissingDependency, UsageError
 from kvscope.inspector.cli._engine import PoolOptions, checked, choose_device, load, recorder, say
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from kvscope.engine.server.loop import EngineLoop
+from kvscope.inspector.cli._serving import Serving
 
 
 def serve(
@@ -47,6 +40,12 @@ def serve(
     debug_routes: Annotated[bool, typer.Option("--debug-routes", help="Serve /debug/kv/... as well.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
     record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
+    on_finding: Annotated[
+        str, typer.Option(help="With sanitize: log, or raise, which stops the server with the report.")
+    ] = "log",
+    metrics_aliases: Annotated[str, typer.Option(help="Also name metrics as another engine does: none, or vllm.")] = (
+        "none"
+    ),
     provenance: Annotated[
         bool, typer.Option(help="With sanitize: check before attention that each slot holds the sequence's own prefix.")
     ] = True,
@@ -69,9 +68,17 @@ def serve(
     from kvscope.engine.model.registry import locate
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sizing import parse_bytes
+    from kvscope.inspector.telemetry.switch import wanted
 
     if record == "sanitize" and trace is None:
         raise UsageError("record is sanitize, and nothing is recorded: give --trace as well")
+    if on_finding not in ("log", "raise"):
+        raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
+    if on_finding == "raise" and record != "sanitize":
+        raise UsageError("on-finding is raise, and nobody looks for findings: give --record sanitize as well")
+    if metrics_aliases not in ("none", "vllm"):
+        raise UsageError(f"metrics-aliases is {metrics_aliases!r}: must be none or vllm")
+    otel = wanted(os.environ)
     if policy == "priority":
         raise UsageError("policy is 'priority': requests over HTTP have no priority; take fcfs or fair")
     limits = SchedulerConfig(
@@ -83,15 +90,9 @@ def serve(
         raise UsageError(f"max-requests is {max_requests}: must be 1..{1 << 16}")
     body, token = parse_bytes(max_body), _token(token_file)
     locate(model)
-    try:
-        from kvscope.engine.server import EngineLoop, ServerConfig, create_app
-        from kvscope.inspector.telemetry.debug import debug_router
-        from kvscope.inspector.telemetry.routes import metrics_router
-    except ImportError as error:
-        raise MissingDependency(f"serving needs {error.name}: pip install 'kvscope[server]'") from None
+    _require_server()
     from kvscope.engine.engine import Engine, EngineConfig
-    from kvscope.inspector.online import OnlineSanitizer
-    from kvscope.inspector.telemetry.watch import Watch
+    from kvscope.engine.server import ServerConfig
 
     settings = ServerConfig(max_body=body, max_tokens=max_tokens, token=token, grace_s=grace)
     listener = _listen(host, port)
@@ -101,49 +102,27 @@ def serve(
         num_blocks=pool.blocks(loaded, dtype.itemsize, device), block_size=block_size, scheduler=limits,
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
-    served, run_id = name or Path(model).name or model, secrets.token_hex(8)
-    with recorder(trace, record, config, loaded, overwrite=overwrite, watch=watch or ()) as sink:
-        recorded = trace if sink is not None else None
+    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
         engine = Engine(loaded, config, sink=sink)
-        with checked(engine, record, provenance=provenance, content=content):
-            loop = EngineLoop(engine, max_requests=max_requests).start()
-            sanitizer = sink if isinstance(sink, OnlineSanitizer) else None
-            served_watch = Watch(loop, recorded, run_id=run_id, model=served, sanitizer=sanitizer)
-            routers = [metrics_router(served_watch), *([debug_router(served_watch)] if debug_routes else [])]
-            app = create_app(loop, model=served, config=settings, routers=routers, run_id=run_id)
-            address = listener.getsockname()
-            say(f"serving {served} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
-            if recorded is not None:
-                say(f"  kvscope dashboard {recorded}")
-            try:
-                _run(app, listener, loop, grace)
-            finally:
-                loop.stop(0)
-    if recorded is not None:
-        say(f"trace: {recorded}\n  kvscope check {recorded}")
+        with checked(engine, record, provenance=provenance, content=content, on_finding=on_finding):
+            serving = Serving(
+                engine, trace if sink is not None else None, name or Path(model).name or model,
+                max_requests=max_requests, debug_routes=debug_routes, aliases=metrics_aliases, otel=otel,
+            )  # fmt: skip
+            serving.run(listener, settings)
+    if serving.trace is not None:
+        say(f"trace: {serving.trace}\n  kvscope check {serving.trace}")
+    if serving.failed is not None:
+        raise serving.failed
 
 
-def _run(app: FastAPI, listener: socket.socket, loop: EngineLoop, grace: float) -> None:
-    """Serve until Ctrl-C or SIGTERM; then running requests get `grace` seconds, and are told when they must end."""
-    from uvicorn import Config, Server
-
-    class Draining(Server):
-        """Ends the engine's requests first: their connections then close by themselves."""
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            threading.Thread(target=loop.stop, args=(grace,), daemon=True).start()
-            super().handle_exit(sig, frame)
-
-    # Having shut down, uvicorn raises the signal once more, for whoever handled it before: us, or the trace stays open.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    config = Config(app, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=int(grace) + 60,
-                    h11_max_incomplete_event_size=1 << 16, server_header=False)  # fmt: skip
+def _require_server() -> None:
     try:
-        Draining(config).run(sockets=[listener])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(f"serving needs {error.name}: pip install 'kvscope[server]'") from None
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -159,7 +138,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(512)
+        listener.listen(4096)
     except (OSError, UnicodeError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)

@@ -6,6 +6,7 @@ Times are exact, over every block, where vLLM samples one block in a hundred; th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from kvscope.traces.schema import EventArray, Kind, Reason
 BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _NEVER = -1
 _ARRIVALS = np.zeros(256, np.bool_)
-_ARRIVALS[[Kind.SUBMIT, Kind.ADMIT, Kind.ABORT, Kind.FINISH]] = True
+_ARRIVALS[[Kind.SUBMIT, Kind.FORK, Kind.ADMIT, Kind.ABORT, Kind.FINISH]] = True
 
 
 @dataclass(slots=True)
@@ -49,8 +50,12 @@ class Counted:
         self.copied_slots = 0
         self.hit_tokens = 0
         self.query_tokens = 0
-        self._prompts: dict[int, int] = {}  # tokens of what was submitted and not admitted yet
+        self.lengths: Counter[int] = Counter()  # sequences that ended, by their length in tokens
+        self.finished: Counter[int] = Counter()  # by reason
+        self._waiting: dict[int, int] = {}  # when what is not admitted yet was submitted
+        self._prompts: dict[int, int] = {}  # prompt tokens of what has not ended
         self.lifetime, self.idle_before_evict, self.reuse_gap = Histogram(), Histogram(), Histogram()
+        self.queued = Histogram()
         self._born = np.full(num_blocks, _NEVER, np.int64)
         self._taken = np.full(num_blocks, _NEVER, np.int64)
         self._touched = np.full(num_blocks, _NEVER, np.int64)  # within the present life
@@ -77,16 +82,37 @@ class Counted:
         """Operations refused because there were no blocks."""
         return int(self.reasons[Kind.REFUSED, Reason.NO_BLOCKS])
 
+    @property
+    def median_length(self) -> float | None:
+        """P50 of the lengths of all sequences that have ended, exact; None where none has."""
+        count, seen = self.lengths.total(), 0
+        middle: list[int] = []
+        for length in sorted(self.lengths):
+            seen += self.lengths[length]
+            middle += [length for at in ((count - 1) // 2, count // 2) if seen - self.lengths[length] <= at < seen]
+        return sum(middle) / 2 if middle else None
+
     def _prefixes(self, events: EventArray) -> None:
+        waited = []
         for event in events:
             kind, seq_id, aux = int(event["kind"]), int(event["seq_id"]), int(event["aux"])
             if kind == Kind.SUBMIT:
-                self._prompts[seq_id] = aux
-                continue
-            prompt = self._prompts.pop(seq_id, None)
-            if kind == Kind.ADMIT and prompt is not None:
-                self.hit_tokens += aux
-                self.query_tokens += prompt
+                self._prompts[seq_id], self._waiting[seq_id] = aux, int(event["t_ns"])
+            elif kind == Kind.FORK:
+                self._prompts[seq_id] = self._prompts.get(aux, 0)
+            elif kind == Kind.ADMIT:
+                prompt, since = self._prompts.get(seq_id), self._waiting.pop(seq_id, None)
+                if prompt is not None and since is not None:
+                    self.hit_tokens += aux
+                    self.query_tokens += prompt
+                    waited.append(int(event["t_ns"]) - since)
+            else:
+                self._waiting.pop(seq_id, None)
+                prompt = self._prompts.pop(seq_id, None)
+                if prompt is not None:
+                    self.lengths[prompt + aux] += 1
+                    self.finished[int(event["reason"])] += 1
+        self.queued.add(np.asarray(waited, np.int64))
 
     def _times(self, events: EventArray) -> None:
         if not len(events):

@@ -6,16 +6,16 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kvscope.inspector.telemetry.prometheus import KVCollector
+from kvscope.inspector.telemetry.prometheus import Alias, KVCollector
 from kvscope.inspector.telemetry.watch import Watch
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def metrics_router(watch: Watch) -> APIRouter:
-    """/metrics, in Prometheus' text format."""
+def metrics_router(watch: Watch, alias: Alias | None = None) -> APIRouter:
+    """/metrics, in Prometheus' text format; `alias` adds the same under other names."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(KVCollector(watch))
+    registry.register(KVCollector(watch, alias))
     router = APIRouter()
 
     @router.get("/metrics", response_class=Response)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvscope.engine.server.loop import EngineLoop
     from kvscope.inspector.findings import Finding
     from kvscope.inspector.online import OnlineSanitizer
+    from kvscope.inspector.telemetry.cost import RecordingCost
 
 STALE_S = 2.0  # how long a step may hold up who asks
 FRESH_S = 0.05  # a look this young will do
@@ -47,12 +48,16 @@ class Watch:
         run_id: the run's name in replies and in the trace.
         model: the name that clients ask for.
         sanitizer: what checks the events, where something does.
+        cost: what measures the recording, where something does.
     """
 
     def __init__(
         self, loop: EngineLoop, trace: Path | None = None, *, run_id: str = "", model: str = "",
-        sanitizer: OnlineSanitizer | None = None,
+        sanitizer: OnlineSanitizer | None = None, cost: RecordingCost | None = None,
     ) -> None:  # fmt: skip
+        self.cost = cost
+        self.block_bytes = loop.engine.config.block_size * loop.engine.cache.bytes_per_token
+        self.max_model_len = loop.engine.loaded.config.max_model_len
         self.loop, self.trace, self.run_id, self.model, self.sanitizer = loop, trace, run_id, model, sanitizer
         self.follower = Follower(trace) if trace is not None else None
         self._counted = Counted(self.follower.pool.num_blocks) if self.follower is not None else None

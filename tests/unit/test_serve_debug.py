@@ -6,75 +6,29 @@ import io
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
-import uvicorn
 
-from kvscope.engine.block_manager import BlockManager
-from kvscope.engine.engine import Engine, EngineConfig
 from kvscope.engine.model import LoadedModel, load_model
-from kvscope.engine.scheduler import SchedulerConfig
-from kvscope.engine.server import EngineLoop, ServerConfig, create_app
+from kvscope.engine.server import EngineLoop
 from kvscope.errors import TraceError, UsageError
 from kvscope.inspector.biography import biography
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import summary
-from kvscope.inspector.online import OnlineSanitizer
 from kvscope.inspector.remote import RemoteTrace, Server
 from kvscope.inspector.state import state_at
-from kvscope.inspector.telemetry.debug import debug_router
-from kvscope.inspector.telemetry.routes import metrics_router
 from kvscope.inspector.telemetry.watch import Watch
-from kvscope.traces import PoolFacts, Recorder, open_trace
+from kvscope.traces import open_trace
 
 BLOCKS, SLOTS = 64, 8
-
-
-def until(true: Callable[[], Any], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
-
-
-@contextmanager
-def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False, manager: Any = BlockManager,
-            reaction: Any = "log") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
-    """A server on a free port, in a thread: its address, its engine loop, and what watches it."""
-    facts = PoolFacts(BLOCKS, SLOTS, SLOTS * loaded.config.bytes_per_token(4))
-    recorder = None if folder is None else Recorder(folder, pool=facts)
-    sink: Any = recorder
-    if sanitize and recorder is not None:
-        sink = OnlineSanitizer(recorder, num_blocks=BLOCKS, block_size=SLOTS, reaction=reaction,
-                               trace=lambda: open_trace(recorder.path))  # fmt: skip
-    config = EngineConfig(num_blocks=BLOCKS, block_size=SLOTS, scheduler=SchedulerConfig(max_seqs=8))
-    loop = EngineLoop(Engine(loaded, config, sink=sink, manager_factory=manager), max_requests=32).start()
-    watch = Watch(loop, folder, run_id="abc", model="m", sanitizer=sink if sanitize else None)
-    routers = [metrics_router(watch), debug_router(watch)]
-    app = create_app(loop, model="m", config=ServerConfig(grace_s=0), routers=routers, run_id="abc")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        until(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", loop, watch
-        finally:
-            loop.stop(0)
-            server.should_exit = True
-            thread.join(60)
-    if recorder is not None:
-        recorder.close()
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +42,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(loaded: LoadedModel, folder: Path) -> Iterator[tuple[str, EngineLoop, Watch]]:
-    with serving(loaded, folder) as found:
+def served(served_engine: ModuleType, loaded: LoadedModel, folder: Path) -> Iterator[tuple[str, EngineLoop, Watch]]:
+    with served_engine.serving(loaded, folder) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def base(served: tuple[str, EngineLoop, Watch]) -> str:
+def base(served_engine: ModuleType, served: tuple[str, EngineLoop, Watch]) -> str:
     """Some requests have been answered: two samples of one prompt, and the same prompt again."""
     for _ in range(2):
-        ask(served[0], prompt="the cat sat on the mat and the dog", n=2, max_tokens=12)
-    until(lambda: httpx.get(f"{served[0]}/healthz").json()["requests"] == 0)
+        served_engine.ask(served[0], prompt="the cat sat on the mat and the dog", n=2, max_tokens=12)
+    served_engine.until(lambda: httpx.get(f"{served[0]}/healthz").json()["requests"] == 0)
     return served[0]
-
-
-def ask(base: str, **body: Any) -> httpx.Response:
-    asked = {"model": "m", "prompt": "a", "temperature": 0, "ignore_eos": True, **body}
-    return httpx.post(f"{base}/v1/completions", json=asked, timeout=60)
-
-
-def get(base: str, path: str) -> httpx.Response:
-    return httpx.get(f"{base}/debug/kv{path}", timeout=60)
 
 
 def frames(base: str, count: int, **headers: str) -> Iterator[dict[str, Any]]:
@@ -122,8 +67,8 @@ def frames(base: str, count: int, **headers: str) -> Iterator[dict[str, Any]]:
                 yield {"id": number, **json.loads(line[6:])}
 
 
-def test_the_run_and_the_state(base: str, folder: Path) -> None:
-    run, state = get(base, "/run").json(), get(base, "/state").json()
+def test_the_run_and_the_state(served_engine: ModuleType, base: str, folder: Path) -> None:
+    run, state = served_engine.get(base, "/run").json(), served_engine.get(base, "/state").json()
     assert (run["run"], run["model"], run["num_blocks"], run["block_size"]) == ("abc", "m", BLOCKS, SLOTS)
     assert run["manifest"] == open_trace(folder).manifest
     assert sum(state["blocks"].values()) == BLOCKS
@@ -140,10 +85,10 @@ def test_the_pool_is_the_pool_of_the_trace(base: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 65_536])
-def test_events_resume_by_seq(base: str, folder: Path, limit: int) -> None:
+def test_events_resume_by_seq(served_engine: ModuleType, base: str, folder: Path, limit: int) -> None:
     trace, seen, at = open_trace(folder), [], 0
     for _ in range(len(trace.events) if limit > 7 else 12):
-        reply = get(base, f"/events?from_seq={at}&limit={limit}")
+        reply = served_engine.get(base, f"/events?from_seq={at}&limit={limit}")
         seen.append(pa.ipc.open_stream(io.BytesIO(reply.content)).read_all())
         at = int(reply.headers["x-kvscope-next"])
         assert int(reply.headers["x-kvscope-end"]) == len(trace.events)
@@ -157,31 +102,31 @@ def test_events_resume_by_seq(base: str, folder: Path, limit: int) -> None:
         assert (None if values is None else tuple(values)) == trace.detail(seq)
 
 
-def test_beyond_the_end_there_is_nothing_yet(base: str, folder: Path) -> None:
-    reply = get(base, "/events?from_seq=1000000000")
+def test_beyond_the_end_there_is_nothing_yet(served_engine: ModuleType, base: str, folder: Path) -> None:
+    reply = served_engine.get(base, "/events?from_seq=1000000000")
     assert pa.ipc.open_stream(io.BytesIO(reply.content)).read_all().num_rows == 0
     assert int(reply.headers["x-kvscope-next"]) == len(open_trace(folder).events)
 
 
-def test_facts_and_names(base: str, folder: Path) -> None:
-    trace, facts = open_trace(folder), get(base, "/facts").json()
+def test_facts_and_names(served_engine: ModuleType, base: str, folder: Path) -> None:
+    trace, facts = open_trace(folder), served_engine.get(base, "/facts").json()
     assert facts["facts"] == trace.facts
-    assert get(base, f"/facts?from_byte={facts['next']}").json() == {"facts": [], "next": facts["next"]}
-    names = get(base, "/names").json()
+    assert served_engine.get(base, f"/facts?from_byte={facts['next']}").json() == {"facts": [], "next": facts["next"]}
+    names = served_engine.get(base, "/names").json()
     assert {a["name"] for a in names["actors"]} == set(trace.actors[1:])
     assert {tuple(map(str, s["frames"][0])) for s in names["sites"]} == {
         tuple(map(str, (s.file, s.line, s.function))) for s in trace.sites[1:]
     }
 
 
-def test_blocks_and_findings(base: str, folder: Path) -> None:
+def test_blocks_and_findings(served_engine: ModuleType, base: str, folder: Path) -> None:
     trace = open_trace(folder)
     block = int(trace.events["block"].max())
-    lives = get(base, f"/blocks/{block}").json()
+    lives = served_engine.get(base, f"/blocks/{block}").json()
     assert [len(life["events"]) for life in lives] == [len(life.events) for life in biography(trace, block)]
-    assert get(base, "/findings").json() == {"by": "check", "events": len(trace.events), "findings": []}
+    assert served_engine.get(base, "/findings").json() == {"by": "check", "events": len(trace.events), "findings": []}
     assert not check(trace).findings
-    refused = get(base, f"/blocks/{BLOCKS}")
+    refused = served_engine.get(base, f"/blocks/{BLOCKS}")
     assert (refused.status_code, "does not exist" in refused.json()["error"]["message"]) == (400, True)
 
 
@@ -190,8 +135,8 @@ def test_blocks_and_findings(base: str, folder: Path) -> None:
     ["/blocks/-1", f"/blocks/{10**40}", "/events?from_seq=-1", "/events?limit=0", "/live?interval=0",
      "/events?from_seq=x", f"/events?from_seq={1 << 70}", "/facts?from_byte=-1"],
 )  # fmt: skip
-def test_odd_questions_are_refused(base: str, path: str) -> None:
-    reply = get(base, path)
+def test_odd_questions_are_refused(served_engine: ModuleType, base: str, path: str) -> None:
+    reply = served_engine.get(base, path)
     assert (reply.status_code, set(reply.json()["error"])) == (400, {"message", "type", "param", "code"})
 
 
@@ -207,7 +152,7 @@ def test_frames_say_what_the_measures_say(base: str, folder: Path) -> None:
     assert frame["generated_tokens"] == 48
 
 
-def test_a_listener_hears_of_changes_and_resumes(base: str) -> None:
+def test_a_listener_hears_of_changes_and_resumes(served_engine: ModuleType, base: str) -> None:
     (first,) = frames(base, 1)
     heard: list[dict[str, Any]] = []
 
@@ -216,28 +161,28 @@ def test_a_listener_hears_of_changes_and_resumes(base: str) -> None:
 
     thread = threading.Thread(target=listen)
     thread.start()
-    ask(base, prompt="a page", max_tokens=3)
+    served_engine.ask(base, prompt="a page", max_tokens=3)
     thread.join(60)
     assert not thread.is_alive()
     assert int(heard[0]["id"]) > int(first["id"])
 
 
-def test_too_many_listeners_and_a_listener_that_leaves(base: str) -> None:
+def test_too_many_listeners_and_a_listener_that_leaves(served_engine: ModuleType, base: str) -> None:
     from kvscope.inspector.telemetry.debug import MAX_LISTENERS
 
     with httpx.Client(limits=httpx.Limits(max_connections=100), timeout=60) as client:
         streams = [client.stream("GET", f"{base}/debug/kv/live") for _ in range(MAX_LISTENERS)]
         heard = [stream.__enter__().iter_lines() for stream in streams]  # kept: one that is dropped hangs up
         assert {next(lines) for lines in heard} == {"retry: 1000"}
-        assert get(base, "/live?frames=1").status_code == 429
+        assert served_engine.get(base, "/live?frames=1").status_code == 429
         for stream in streams:
             stream.__exit__(None, None, None)
-    until(lambda: get(base, "/live?frames=1").status_code == 200)
+    served_engine.until(lambda: served_engine.get(base, "/live?frames=1").status_code == 200)
 
 
-def test_a_remote_trace_reads_like_its_folder(base: str, folder: Path) -> None:
+def test_a_remote_trace_reads_like_its_folder(served_engine: ModuleType, base: str, folder: Path) -> None:
     remote = RemoteTrace(f"{base}/v1")
-    ask(base, prompt="the cat sat on the mat and the dog", n=3, max_tokens=9)
+    served_engine.ask(base, prompt="the cat sat on the mat and the dog", n=3, max_tokens=9)
     assert remote.refresh()
     assert not remote.refresh()
     trace = open_trace(folder)
@@ -251,37 +196,37 @@ def test_a_remote_trace_reads_like_its_folder(base: str, folder: Path) -> None:
     assert check(remote).events == len(trace.events)  # type: ignore[arg-type]
 
 
-def test_a_state_under_load(loaded: LoadedModel, tmp_path: Path) -> None:
-    with serving(loaded, tmp_path / "load.kvtrace") as (base, _, _):
+def test_a_state_under_load(served_engine: ModuleType, loaded: LoadedModel, tmp_path: Path) -> None:
+    with served_engine.serving(loaded, tmp_path / "load.kvtrace") as (base, _, _):
         body = {"model": "m", "prompt": "the cat", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 2}
         with httpx.stream("POST", f"{base}/v1/completions", json=body, timeout=60) as reply:
             lines = reply.iter_lines()
             next(lines)
-            state = get(base, "/state").json()
+            state = served_engine.get(base, "/state").json()
             if state["requests"]:  # it may have ended meanwhile, on a slow machine
                 assert {s["status"] for s in state["requests"][0]["sequences"]} <= {"queued", "prefill", "decode"}
                 assert state["requests"][0]["max_tokens"] == 400
-        until(lambda: get(base, "/state").json()["table_entries"] == 0)
+        served_engine.until(lambda: served_engine.get(base, "/state").json()["table_entries"] == 0)
 
 
-def test_without_a_trace_the_pool_is_told_and_the_rest_refused(loaded: LoadedModel) -> None:
-    with serving(loaded, None) as (base, _, _):
-        assert get(base, "/state").json()["seq"] is None
-        assert get(base, "/pool").status_code == 200
+def test_without_a_trace_the_pool_is_told_and_the_rest_refused(served_engine: ModuleType, loaded: LoadedModel) -> None:
+    with served_engine.serving(loaded, None) as (base, _, _):
+        assert served_engine.get(base, "/state").json()["seq"] is None
+        assert served_engine.get(base, "/pool").status_code == 200
         for path in ("/events", "/findings", "/blocks/0", "/facts", "/names"):
-            reply = get(base, path)
+            reply = served_engine.get(base, path)
             assert (reply.status_code, "--trace" in reply.json()["error"]["message"]) == (400, True)
         assert next(frames(base, 1))["totals"] is None
         with pytest.raises(TraceError, match="records nothing"):
             RemoteTrace(base)
 
 
-def test_findings_of_the_sanitizer(loaded: LoadedModel, tmp_path: Path) -> None:
+def test_findings_of_the_sanitizer(served_engine: ModuleType, loaded: LoadedModel, tmp_path: Path) -> None:
     fault = FAULTS["missing-copy"].manager()
-    with serving(loaded, tmp_path / "bad.kvtrace", sanitize=True, manager=fault) as (base, loop, watch):
-        ask(base, prompt="the cat sat on", n=3, max_tokens=20)
+    with served_engine.serving(loaded, tmp_path / "bad.kvtrace", sanitize=True, manager=fault) as (base, loop, watch):
+        served_engine.ask(base, prompt="the cat sat on", n=3, max_tokens=20)
         loop.call(lambda _: watch.sanitizer.check() if watch.sanitizer else None)
-        found = get(base, "/findings").json()
+        found = served_engine.get(base, "/findings").json()
         assert found["by"] == "sanitizer"
         assert found["findings"]
         frame = next(frames(base, 1))
