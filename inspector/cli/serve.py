@@ -112,8 +112,6 @@ def serve(
             serving.run(listener, settings)
     if serving.trace is not None:
         say(f"trace: {serving.trace}\n  kvscope check {serving.trace}")
-    if serving.failed is not None:
-        raise serving.failed
 
 
 def _require_server() -> None:

@@ -68,7 +68,7 @@ def test_a_request_is_a_span_with_its_phases(served_engine: ModuleType, loaded: 
             json={"model": "m", "prompt": "the cat sat on the mat", "n": 2, "max_tokens": 9, "temperature": 0.5,
                   "ignore_eos": True},
         )  # fmt: skip
-        served_engine.until(lambda: watch.loop.live == 0)
+        served_engine.until(lambda: not watch.loop.call(lambda engine: engine.has_work))
         telemetry.poll(last=True)
         spans = exporter.get_finished_spans()
         metrics = points(reader)
@@ -107,7 +107,7 @@ def test_aborted_requests_are_errors(served_engine: ModuleType, loaded: LoadedMo
         body = {"model": "m", "prompt": "the cat", "max_tokens": 480, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{base}/v1/completions", json=body, timeout=60) as reply:
             next(reply.iter_lines())
-        served_engine.until(lambda: watch.loop.live == 0)
+        served_engine.until(lambda: not watch.loop.call(lambda engine: engine.has_work))
         telemetry.poll(last=True)
         (root,) = (span for span in exporter.get_finished_spans() if span.kind is SpanKind.SERVER)
     if (root.attributes or {})["gen_ai.usage.output_tokens"] != 480:  # it had ended before the client was missed
@@ -122,7 +122,7 @@ def test_a_finding_is_one_event(served_engine: ModuleType, loaded: LoadedModel, 
         telling(watch) as (telemetry, exporter, _),
     ):
         served_engine.ask(base, prompt="the cat sat on", n=3, max_tokens=20)
-        served_engine.until(lambda: loop.live == 0)
+        served_engine.until(lambda: not loop.call(lambda engine: engine.has_work))
         loop.call(lambda _: watch.sanitizer.check())
         for _ in range(3):
             telemetry.poll(last=True)
@@ -160,7 +160,7 @@ def test_otlp_over_http(
         with served_engine.serving(loaded, tmp_path / "run.kvtrace") as (base, _, watch):
             telemetry = from_environment(watch, asked.traces, asked.metrics, 1, None).start()
             served_engine.ask(base, prompt="the cat", max_tokens=5)
-            served_engine.until(lambda: watch.loop.live == 0)
+            served_engine.until(lambda: not watch.loop.call(lambda engine: engine.has_work))
             telemetry.close()
         sink.shutdown()
     spans, metrics, services = [], [], set()

@@ -64,7 +64,9 @@ def test_every_request_becomes_one_span(run: tuple[Path, dict[int, Any]]) -> Non
     path, outputs = run
     spans = {span.request: span for span in folded(path, []).ended}
     assert sorted(spans) == list(range(8))
-    assert {r: s.output_tokens for r, s in spans.items() if not s.aborted} == {r: n for r, n in outputs.items() if r != 7}
+    assert {r: s.output_tokens for r, s in spans.items() if not s.aborted} == {
+        r: n for r, n in outputs.items() if r != 7
+    }
     assert [s.aborted for _, s in sorted(spans.items())] == [False] * 7 + [True]
     assert spans[2].samples == len(spans[2].finish) == 3
     trace = open_trace(path)
