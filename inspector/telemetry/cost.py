@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 EVERY = 64  # steps; a timed one is a little slower
-_CALLS = ("begin", "emit", "emit_many", "detail", "fact")
+_CALLS = ("begin", "begin_at", "emit", "emit_many", "emit_sheet", "detail", "fact")
 
 
 class RecordingCost:

@@ -100,16 +100,10 @@ def test_head_where_nothing_is_to_be_got(base: str) -> None:
     assert httpx.head(f"{base}/v1/completions").status_code == 405
 
 
-def test_a_finding_stops_the_server_with_the_report(
-    loaded: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config, folder = EngineConfig(num_blocks=64, block_size=8), tmp_path / "bad.kvtrace"
-    told: list[httpx.Response] = []
-    with (
-        pytest.raises(typer.Exit),  # exit code 1: there are findings
-        recorder(folder, "sanitize", config, loaded, on_finding="raise") as sink,
-        socket.socket() as listener,
-    ):
+def serve_until_stopped(loaded: LoadedModel, folder: Path, told: list[Any]) -> None:
+    """A server that forgets copies, and a client that makes it; what came of both is told."""
+    config = EngineConfig(num_blocks=64, block_size=8)
+    with recorder(folder, "sanitize", config, loaded, on_finding="raise") as sink, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         engine = Engine(loaded, config, sink=sink, manager_factory=FAULTS["missing-copy"].manager())
@@ -120,13 +114,23 @@ def test_a_finding_stops_the_server_with_the_report(
         client.start()
         serving.run(listener, ServerConfig(grace_s=0))  # returns by itself
         client.join()
+        told.append(serving)
+
+
+def test_a_finding_stops_the_server_with_the_report(
+    loaded: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[Any] = []
+    with pytest.raises(typer.Exit):  # exit code 1: there are findings
+        serve_until_stopped(loaded, tmp_path / "bad.kvtrace", told)
+    serving = told[1]
     assert isinstance(serving.failed, Sanitized)
     assert told[0].status_code == 503
     assert "KV006" in told[0].json()["error"]["message"]
     said = capsys.readouterr().err
     assert "KV006" in said
     assert "write-while-shared" in said
-    trace = open_trace(folder)
+    trace = open_trace(tmp_path / "bad.kvtrace")
     assert trace.clean
     assert [f["run"] for f in trace.facts if f["type"] == "server"] == [serving.run_id]
 

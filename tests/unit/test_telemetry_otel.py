@@ -212,7 +212,8 @@ def test_off_means_not_imported() -> None:
     program = (
         "import sys\n"
         "import kvscope.inspector.cli.serve, kvscope.inspector.cli._serving, kvscope.engine.server\n"
-        "import kvscope.inspector.telemetry.routes, kvscope.inspector.telemetry.debug, kvscope.inspector.telemetry.switch\n"
+        "import kvscope.inspector.telemetry.routes, kvscope.inspector.telemetry.debug\n"
+        "import kvscope.inspector.telemetry.switch\n"
         "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))"
         " or m == 'kvscope.inspector.telemetry.otel'])"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_phases_follow_each_other(run: tuple[Path, dict[int, Any]]) -> None:
             phases = [phase for phase in span.phases if phase.seq_id == seq_id]
             names = [phase.name for phase in phases]
             assert names[0] in ("queued", "decode")  # a further sample begins with its first token
-            for before, after in zip(phases, phases[1:], strict=False):
+            for before, after in itertools.pairwise(phases):
                 assert before.end == after.start
                 assert (before.name, after.name) in {
                     ("queued", "prefill"), ("prefill", "decode"), ("decode", "preempted"), ("prefill", "preempted"),
