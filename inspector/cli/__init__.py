@@ -36,6 +36,7 @@ COMMANDS = {
     "models": "models:app",
     "fuzz": "fuzz:fuzz",
     "faults": "faults:app",
+    "races": "races:races",
     "bench": "bench:bench",
 }
 

@@ -140,6 +140,7 @@ ARGUMENTS = {
     "begin_step": 1, "end_step": 0, "identity": 2, "drain": 0,
 }  # fmt: skip
 NAMES = {
+    "KV002": "read-after-free",
     "KV004": "refcount-underflow",
     "KV005": "leak",
     "KV006": "write-while-shared",
@@ -148,6 +149,7 @@ NAMES = {
     "KV013": "early-reuse",
     "KV014": "double-allocation",
     "KV016": "early-publication",
+    "KV017": "lease",
     "KV018": "bad-table",
     "KV019": "bad-slot",
     "KV023": "provenance",

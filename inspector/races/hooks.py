@@ -22,15 +22,53 @@ from kvscope.inspector.races.control import current, enter, leave
 from kvscope.inspector.races.locks import ControlledLock
 from kvscope.inspector.races.worker import Failure
 from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.rows import RowWriter
 from kvscope.traces.schema import Kind
 from kvscope.traces.sheet import Sheet
-from kvscope.traces.sink import Ints
+from kvscope.traces.sink import EventSink, Ints
 
 _KINDS = {int(kind): kind.name for kind in Kind}
 
 
-class SwitchingSink(MemoryRecorder):
-    """A recorder in which every row is a switch point, just before it is written."""
+class Switching(RowWriter):
+    """Makes every row of a recorder a switch point, just before it is written. quick: leave out call sites."""
+
+    quick = True
+
+    def begin(self) -> None:
+        """Where a call came from is looked up only in a run that is to be shown."""
+        control = current()
+        if control is not None and control.detail is None and self.quick:
+            self.begin_at(self._next)
+        else:
+            super().begin()
+
+    def emit(
+        self, kind: int, reason: int = 0, block: int = -1, gen: int = -1, ref_before: int = -1, ref_after: int = -1,
+        fill: int = -1, seq_id: int = -1, lblock: int = -1, aux: int = 0,
+    ) -> int:  # fmt: skip
+        """A point, then the row."""
+        if (control := current()) is not None:
+            control.point(_label(kind, block, gen, seq_id))
+        if self._next >= self._limit:
+            self._make_room(1)  # here: the recorder would call this method once more
+        return super().emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
+
+    def emit_many(self, kind: int, reason: int = 0, *, block: Ints = -1, gen: Ints = -1, **columns: Any) -> int:
+        """A point, then the rows."""
+        if (control := current()) is not None:
+            control.point(("event", _KINDS.get(int(kind), str(kind)), "of several blocks"))
+        return super().emit_many(kind, reason, block=block, gen=gen, **columns)
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """A point, then the rows."""
+        if (control := current()) is not None:
+            control.point(("event", "a batch", "of several blocks"))
+        return super().emit_sheet(sheet, details)
+
+
+class SwitchingSink(Switching, MemoryRecorder):
+    """A recorder in memory whose rows are switch points."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         control = current()
@@ -41,37 +79,6 @@ class SwitchingSink(MemoryRecorder):
         finally:
             if control is not None:
                 enter(control)
-        self._control = control
-        self.skip_frames([__file__])
-        self._plain_emit, self._plain_many = super().emit, super().emit_many
-
-    def begin(self) -> None:
-        """Where the call came from is looked up only in a run that is to be shown."""
-        if self._control is not None and self._control.detail is None:
-            self.begin_at(self._next)
-        else:
-            super().begin()
-
-    def emit(
-        self, kind: int, reason: int = 0, block: int = -1, gen: int = -1, ref_before: int = -1, ref_after: int = -1,
-        fill: int = -1, seq_id: int = -1, lblock: int = -1, aux: int = 0,
-    ) -> int:  # fmt: skip
-        """A point, then the row."""
-        if self._control is not None:
-            self._control.point(_label(kind, block, gen, seq_id))
-        return self._plain_emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
-
-    def emit_many(self, kind: int, reason: int = 0, *, block: Ints = -1, gen: Ints = -1, **columns: Any) -> int:
-        """A point, then the rows."""
-        if self._control is not None:
-            self._control.point(("event", _KINDS.get(int(kind), str(kind)), "of several blocks"))
-        return self._plain_many(kind, reason, block=block, gen=gen, **columns)
-
-    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
-        """A point, then the rows."""
-        if self._control is not None:
-            self._control.point(("event", "a batch", "of several blocks"))
-        return super().emit_sheet(sheet, details)
 
 
 def _label(kind: int, block: int, gen: int, seq_id: int) -> tuple[str, ...]:
@@ -86,6 +93,7 @@ def pool(
     *,
     manager: Callable[..., BlockManager] = BlockManager,
     lock: bool = True,
+    sink: EventSink | None = None,
     **options: Any,
 ) -> BlockManager:
     """A block manager for a race at hook level; call it in `make`.
@@ -93,9 +101,11 @@ def pool(
     Args:
         manager: builds it; a planted fault is a subclass given here.
         lock: False takes the lock away, as a control.
+        sink: where events go, and switch points come from; a `SwitchingSink` of its own if None.
         options: of the manager.
     """
-    sink = SwitchingSink(num_blocks, block_size)
+    sink = sink or SwitchingSink(num_blocks, block_size)
+    sink.skip_frames([__file__])
     factory: Callable[[], Any] = ControlledLock if lock else contextlib.nullcontext
     return manager(num_blocks, block_size, sink=sink, lock_factory=factory, hash_key=b"kvscope.races", **options)
 

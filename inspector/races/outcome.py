@@ -106,15 +106,19 @@ class Outcome:
         )
 
 
+def _preemptions(count: int) -> str:
+    return f"{count} preemption{'' if count == 1 else 's'}"
+
+
 def _said(phase: dict[str, Any]) -> str:
     name = phase["scheduler"]
     if name == "exhaustive":
         bound, done, waiting = phase["bound"], phase["complete_to"], phase["waiting"]
         if done >= bound:
-            return f"Every schedule with at most {bound} preemptions was played."
+            return f"Every schedule with at most {_preemptions(bound)} was played."
         if done < 0:
             return f"Of the schedules without a preemption some were not played ({waiting:,} known to wait)."
-        return f"Every schedule with at most {done} preemptions was played, of {done + 1} not all ({waiting:,} wait)."
+        return f"Every schedule with at most {_preemptions(done)} was played, of {done + 1} not all ({waiting:,} wait)."
     if name == "pct":
         chances = ", ".join(
             f"depth {d} with probability >= {p:.3f}" for d, p in phase["found_with_probability"].items()

@@ -54,7 +54,7 @@ class Player:
         self._window = Controlled(self.control)
         self._tracer: Tracer | None = None
         try:
-            modules = race.looked_at(self._make())
+            modules = race.looked_at(self._make() if race.modules is None else None)
         except BaseException:
             self.close()
             raise

@@ -26,7 +26,10 @@ _LOCAL = (
     "LOAD_SMALL_INT", "NOT_TAKEN", "RETURN_GENERATOR", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS", "CHECK_EXC_MATCH",
 )  # fmt: skip
 _GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME")
-_SELF = __package__
+_MACHINERY = frozenset(
+    f"{__package__}.{name}"
+    for name in ("control", "worker", "locks", "pylevel", "hooks", "history", "player", "shared", "allocators", "kinds")
+)
 
 
 class Place(NamedTuple):
@@ -142,7 +145,7 @@ class Tracer:
 def _inside(frame: FrameType) -> bool:
     """Whether a frame is the explorer's, a recorder's, or of `threading`: never what the user wants to see."""
     name = str(frame.f_globals.get("__name__", ""))
-    return name == "threading" or name.startswith((f"{_SELF}.", "kvscope.traces."))
+    return name == "threading" or name in _MACHINERY or name.startswith("kvscope.traces.")
 
 
 def place_of(_thread: int) -> Place:

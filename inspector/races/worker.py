@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Label = tuple[Any, ...]
 _allocate = _thread.allocate_lock  # the real one, whatever the target is shown
 _get_ident = _thread.get_ident
+_MOST_WORDS = 300  # characters of a message
 
 
 class Abort(BaseException):  # not an Exception: a target that catches those must not catch this
@@ -58,8 +59,10 @@ def failure_of(error: BaseException, thread: int = -1) -> Failure:
     broken = isinstance(error, AssertionError | KVScopeError)
     words = str(error) if broken and str(error) else f"{type(error).__name__}: {error}"
     code = str(getattr(error, "code", "") or "") if broken else ""
-    why = getattr(error, "why", "")
-    return Failure("violation" if broken else "crash", (why or words).split("\n")[0], code, thread)
+    message = (getattr(error, "why", "") or words).split("\n")[0]
+    if len(message) > _MOST_WORDS:
+        message = f"{message[: _MOST_WORDS // 2]} ... {message[-_MOST_WORDS // 2 :]}"
+    return Failure("violation" if broken else "crash", message, code, thread)
 
 
 @dataclass(slots=True)
