@@ -6,12 +6,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types bench soak browser clean
+.PHONY: help demo test lint types bench races soak browser clean
 
 help:
 	@echo "make demo    the real model, a planted bug, the report, the dashboard (Ctrl-C ends it)"
 	@echo "make test    every test: unit, properties, real model, real browser"
 	@echo "make lint    ruff       make types   mypy       make bench   the benchmarks of this machine"
+	@echo "make races   every schedule of our pool up to 3 preemptions, and every planted concurrency fault"
 	@echo "make soak    a million mixed operations beside a reference, then eight threads on one pool for a minute"
 
 $(VENV)/python.ok:
@@ -56,6 +57,10 @@ bench: $(VENV)/dev.ok
 	@$(BIN)/kvscope bench pool
 	@$(BIN)/kvscope bench simulate
 	@$(BIN)/kvscope bench generate
+
+# Every schedule of our pool up to 3 preemptions, and every planted concurrency fault from 10 seeds.
+races: $(VENV)/dev.ok
+	@$(BIN)/python -m kvscope.benchmarks races --exhaustive 3 $(ARGS)
 
 soak: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.soak --operations 1000000

@@ -20,6 +20,7 @@ BENCHMARKS = {
     "simulate": "requests simulated per second, beside the real scheduler on the same requests",
     "export": "events per second and memory of exports and queries, beside the plainest way to write the same",
     "sanitizer": "what checking a trace costs beside replaying it, and a live engine beside emitting its events",
+    "races": "schedules and seconds until every planted concurrency fault is found, and none where there is none",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }
