@@ -108,7 +108,7 @@ class WindowWithoutFence(BlockManager):
     """What a window gives back during an open step is handed out at once."""
 
     def slide(self, seq_id: int, first_position: int) -> int:
-        users, self.pool.users = self.pool.users, type(self.pool.users)()
+        users, self.pool.users = self.pool.users, []
         try:
             return super().slide(seq_id, first_position)
         finally:
@@ -121,13 +121,13 @@ class PreemptWithoutFence(BlockManager):
     def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
         users = self.pool.users
         if kind == Kind.PREEMPT:
-            self.pool.users = type(users)()
+            self.pool.users = []
         try:
             super().free(seq_id, kind, reason, aux)
         finally:
-            self.pool.users = users
-            for _, seq_ids in users:
-                seq_ids.discard(seq_id)
+            if kind == Kind.PREEMPT:
+                self.pool.users = users
+                self.pool.forget_user(seq_id)
 
 
 class ForkInTwoSections(BlockManager):

@@ -119,7 +119,7 @@ class World(Transfers):
             self.staging[: len(tables)] = tables
             tables = self.staging
         lives = [(s.seq_id, s.preemptions) for s in plan.sequences]
-        self.queue.append(_Work(plan.rows, tables, prefixes, copies, lives))
+        self.queue.append(_Work(list(plan.rows), tables, prefixes, copies, lives))
         self.under_way += 1
         for sequence, row in zip(plan.sequences, plan.rows, strict=True):
             sequence.computed = row.hi
