@@ -132,7 +132,7 @@ def _steps(run: Run, lo: int, hi: int, *, pending: bool) -> Iterator[Step]:
         step = Step(place, _what(label))
         if pending and i == hi - 1:
             step = Step(place, f"(next: {step.what or step.source})")
-        if step != last:
+        if last is None or (step.place[:2], step.what) != (last.place[:2], last.what):
             yield step
         last = step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +77,7 @@ class Outcome:
                 lines.append("  the same schedule did something else the second time: the target is not deterministic")
             lines.append(f"  replay: {self.replay}")
         lines += [f"  {note}" for note in self.notes]
-        lines.append(f"  {self.statement()}")
+        lines += ["", *textwrap.wrap(self.statement(), width, initial_indent="  ", subsequent_indent="  ")]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +119,8 @@ def _said(phase: dict[str, Any]) -> str:
             return f"Every schedule with at most {_preemptions(bound)} was played."
         if done < 0:
             return f"Of the schedules without a preemption some were not played ({waiting:,} known to wait)."
-        return f"Every schedule with at most {_preemptions(done)} was played, of {done + 1} not all ({waiting:,} wait)."
+        rest = f"of those with {done + 1} not all ({waiting:,} wait)"
+        return f"Every schedule with at most {_preemptions(done)} was played, {rest}."
     if name == "pct":
         chances = ", ".join(
             f"depth {d} with probability >= {p:.3f}" for d, p in phase["found_with_probability"].items()

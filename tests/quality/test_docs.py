@@ -19,6 +19,7 @@ FOUND = {
     "kvscope check demo-out/missing-copy.kvtrace": 1,
     "kvscope explain demo-out/missing-copy.kvtrace --request story": 1,
     "kvscope fuzz mypool.py:MyPool --seconds 10": 1,
+    "kvscope races --example articles": 1,
 }
 
 
