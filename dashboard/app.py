@@ -14,13 +14,14 @@ from PIL import Image
 from kvscope.dashboard import markup, opened, sidebar, timebar
 from kvscope.dashboard import place as places
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
-from kvscope.dashboard.views import biography, blocks, events, findings, overview, requests, sharing
+from kvscope.dashboard.views import biography, blocks, events, findings, overview, replay, requests, sharing
 from kvscope.errors import KVScopeError
 
 log = logging.getLogger(__name__)
 
 PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
     ("overview", "Overview", ":material/monitoring:", overview),
+    ("live", "Live and replay", ":material/play_circle:", replay),
     ("blocks", "Block map", ":material/grid_view:", blocks),
     ("biography", "Block biography", ":material/history:", biography),
     ("requests", "Requests", ":material/view_timeline:", requests),
@@ -28,10 +29,6 @@ PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
     ("events", "Events", ":material/list:", events),
     ("findings", "Findings", ":material/bug_report:", findings),
 )
-
-
-# Pages that offer Follow; the overview has no path of its own.
-LIVE = ("", "blocks")
 
 
 def main() -> None:
@@ -49,13 +46,16 @@ def main() -> None:
     try:
         name, path = opened.find(st.session_state.get("trace"), begun.traces)
         st.session_state["view"] = view = opened.open_view(name, path)
+        _live_first(view, pages, chosen)
+        playing = chosen.url_path == "live" and replay.playing(view, begun.seq)
         st.session_state["place"] = place = places.place_in(view, begun)
         sidebar.show(view, begun.traces)
+        bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events):
-            following = bool(view.live and chosen.url_path in LIVE and st.session_state.get("follow"))
-            timebar.show(view, place, following=following)
+            with bar:
+                timebar.show(view, place, following=playing)
         chosen.run()
-        places.publish_url(view, place, begun.traces)
+        places.publish_url(view, place, begun.traces, moving=playing)
     except KVScopeError as error:
         sidebar.show_choice(begun.traces)
         st.error(str(error), icon=":material/error:")
@@ -63,6 +63,16 @@ def main() -> None:
         log.exception("a page failed")
         st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",
                  icon=":material/error:")  # fmt: skip
+
+
+def _live_first(view: opened.TraceView, pages: dict[str, Any], chosen: Any) -> None:
+    """A session that begins with a trace being written, at no place in particular, begins with the live page."""
+    state = st.session_state
+    first = state.get("begun") is None
+    state["begun"] = True
+    somewhere = {"seq", "block"} & state.get("adopted", set())
+    if first and view.live and chosen.url_path == "" and not somewhere and len(view.events):
+        st.switch_page(pages["live"])
 
 
 def _icon() -> Image.Image:

@@ -6,16 +6,22 @@ a trace into the page as text only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
+from kvscope.dashboard.canvas import Window, window_of
+
 _HERE = Path(__file__).parent
 _MAP = """<div class="map"><div class="area"><div class="labels"></div>
 <canvas tabindex="0" role="img"></canvas><div class="hovered" hidden></div><div class="picked" hidden></div>
-<div class="tip" hidden></div></div><div class="legend"></div></div>"""
+<div class="tip" hidden></div><div class="zoom"><button class="reset" title="The whole pool (0, or a double click)"
+hidden>⤢</button><button class="farther" title="Zoom out (-, or the wheel)">−</button>
+<button class="nearer" title="Zoom in to single blocks (+, or the wheel)">+</button></div></div>
+<div class="legend"></div></div>"""
+_CURVES = '<div class="curves"><canvas role="img"></canvas><div class="tip" hidden></div></div>'
 _ROWS = '<div class="rows"><table><thead></thead><tbody></tbody></table></div>'
 
 
@@ -25,9 +31,26 @@ def _renderer(name: str, html: str) -> Any:
     return st.components.v2.component(f"kvscope_{name}", html=html, css=css, js=js)
 
 
-def block_map(payload: bytes, *, key: str) -> int | None:
-    """Draw the map that `canvas.encode` wrote; returns the cell that was clicked just now, else None."""
-    result = _renderer("canvas", _MAP)(data=payload, key=key, on_picked_change=lambda: None)
+def block_map(make: Callable[[Window | None], bytes], *, key: str) -> int | None:
+    """Draw the map that `canvas.encode` writes; returns what was clicked just now, else None.
+
+    Args:
+        make: the payload, with single blocks in the part of the map that is looked at closely.
+
+    Returns:
+        A block, or -1 - block for any of the tile that the block lies in.
+    """
+    asked = (st.session_state.get(key) or {}).get("window")
+    payload = make(window_of(asked))
+    result = _renderer("canvas", _MAP)(
+        data=payload, key=key, on_picked_change=lambda: None, on_window_change=lambda: None
+    )
+    return None if result.picked is None else int(result.picked)
+
+
+def curves(payload: bytes, *, key: str) -> int | None:
+    """Draw the measures that `curves.encode` wrote; returns the event that was clicked just now, else None."""
+    result = _renderer("curves", _CURVES)(data=payload, key=key, on_picked_change=lambda: None)
     return None if result.picked is None else int(result.picked)
 
 

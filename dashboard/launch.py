@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import importlib.util
 import logging
@@ -25,6 +26,7 @@ APP = Path(__file__).resolve().parent / "app.py"
 DEFAULT_PORT = 8501
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def command(
@@ -77,7 +79,7 @@ def url(
 
     Args:
         trace: the trace's name as the sidebar shows it; left out where there is only one.
-        page: `overview blocks biography requests sharing events findings`.
+        page: one of the paths in docs/dashboard.md, such as `live`, `blocks` or `findings`.
     """
     given = {"page": page, "trace": trace, "seq": seq, "block": block}
     query = urlencode({name: value for name, value in given.items() if value is not None})
@@ -127,7 +129,7 @@ def serve(
     argv = command(trace, port=port, host=host, seq=seq, block=block, others=others)
     # A session of its own: Ctrl-C reaches this process alone, which then stops the server in good order.
     process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               env=_environment())  # fmt: skip
+                               env=_environment(), preexec_fn=_dies_with(os.getpid()))  # fmt: skip
     try:
         with _terminated_as_interrupt():
             _wait_until_healthy(process, host, port)
@@ -173,6 +175,23 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], host: str, port: int) 
                 return
         time.sleep(0.1)
     raise KVScopeError(f"the dashboard did not answer on port {port} within {START_TIMEOUT_S:.0f} s")
+
+
+def _dies_with(parent: int) -> Callable[[], None] | None:
+    """What a child does first so that it ends when this process is killed outright, which no handler here sees.
+
+    Linux only; elsewhere the server outlives a SIGKILL of the command.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork: the child may not load anything
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it was killed before we asked
+            os._exit(1)
+
+    return ask
 
 
 def _environment() -> dict[str, str]:

@@ -36,6 +36,11 @@ STYLE = """<style>
 .kv-chips span { display: inline-flex; align-items: center; gap: 0.4rem; }
 .kv-log { display: grid; grid-template-columns: auto 1fr; gap: 0.3rem 0.9rem; font-size: 0.87rem; margin: 0; }
 .kv-log b { font-weight: 400; opacity: 0.6; text-align: right; font-variant-numeric: tabular-nums; }
+.kv-pill { display: flex; align-items: center; justify-content: flex-end; gap: 0.55rem; font-size: 0.88rem; height: 0;
+  position: relative; top: -2.35rem; pointer-events: none; font-variant-numeric: tabular-nums; }
+.kv-pill i { width: 9px; height: 9px; border-radius: 50%; background: #9AA5B1; }
+.kv-pill.live i { background: #009E73; box-shadow: 0 0 0 4px rgba(0, 158, 115, 0.22); }
+.kv-pill.gone i { background: #D55E00; box-shadow: 0 0 0 4px rgba(213, 94, 0, 0.22); }
 .kv-chips i { width: 14px; height: 14px; border-radius: 4px; display: inline-block; }
 </style>"""
 
@@ -64,6 +69,11 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
             f"<dt>{escape(label)}</dt><dd><span>{escape(value)}</span>{after}</dd></div>"
         )
     return f'<dl class="kv-stats">{"".join(shown)}</dl>'
+
+
+def pill(kind: str, said: str) -> str:
+    """A state in a few words with a dot before it; `kind` is `live`, `gone` or `still`."""
+    return f'<div class="kv-pill {kind}" role="status"><i></i><span>{escape(said)}</span></div>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

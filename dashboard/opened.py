@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.errors import KVScopeError, UsageError
+from kvscope.errors import KVScopeError, TraceError, UsageError
+from kvscope.inspector.following import Follower, Moment
 from kvscope.inspector.source import Frozen, most_blocks
 from kvscope.traces import open_trace
 from kvscope.traces.schema import EventArray
@@ -112,31 +114,85 @@ class LongView(TraceView):
         return self.reader.gaps  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What a trace shows at one look while it is being written."""
+
+    moment: Moment
+    status: str  # `live`, `closed`, or `gone`: its writer ended without closing it, or it cannot be read now
+    num_blocks: int
+    block_bytes: int
+    dropped: int
+    opened: int
+
+
 class Tail:
-    """One opened trace, shared by all sessions: reads what is new, hands out views. Thread-safe."""
+    """One opened trace, shared by all sessions: reads what is new, hands out views. Thread-safe.
+
+    A trace that another run has been written over is opened anew: its folder is the same, its clock is not.
+    """
 
     def __init__(self, name: str, path: Path) -> None:
         self._name, self._path = name, path
         self._lock = threading.Lock()
         self._mark = _fingerprint(path)
+        self._run = _run_of(path)
         self._reader, self._opened = open_trace(path), next(_OPENED)
+        self._follower: Follower | None = None
+        self._lost = False  # it could not be read at the last look
         self._view = self._snapshot()
 
     def look(self) -> TraceView:
         """The trace as it is now."""
         with self._lock:
-            reader, view = self._reader, self._view
-            if view.clean:
-                mark = _fingerprint(self._path)
-                if mark != self._mark:  # closed once and yet changed: another run has been written over it
-                    self._mark = mark
-                    self._reader, self._opened = open_trace(self._path), next(_OPENED)
-                    self._view = self._snapshot()
-            elif reader.refresh() or (reader.clean, reader.live) != (view.clean, view.live):
-                # (the files' times say nothing while a trace grows: its tail is written through a memory map)
-                self._mark = _fingerprint(self._path)
+            view = self._view
+            if self._refresh() or (self._reader.clean, self._reader.live) != (view.clean, view.live):
                 self._view = self._snapshot()
             return self._view
+
+    def follow(self) -> Followed:
+        """The pool and its measures as they are now, at a cost that only new events have."""
+        with self._lock:
+            if self._follower is None:
+                self._follower = Follower(self._reader, self._run or 0)
+            self._refresh()
+            reader = self._reader
+            status = "live" if reader.live and not self._lost else "closed" if reader.clean else "gone"
+            moment = self._follower.look()
+            return Followed(moment, status, max(reader.num_blocks, moment.pool.num_blocks), reader.block_bytes,
+                            int(reader.dropped), self._opened)  # fmt: skip
+
+    def _refresh(self) -> bool:
+        """Read what is new; True where the view is no longer what the reader says."""
+        known = self._reader.clean
+        if known:
+            mark = _fingerprint(self._path)
+            if mark == self._mark:
+                return False
+            self._mark = mark
+        run = _run_of(self._path)
+        self._lost = run is None and self._run is not None
+        if self._lost:
+            return False
+        if run != self._run or known:
+            self._reopen(run)
+            return True
+        # (the files' times say nothing while a trace grows: its tail is written through a memory map)
+        grown = self._reader.refresh() or len(self._view.events) < self._reader.rows
+        self._mark = _fingerprint(self._path) if self._reader.clean else self._mark
+        return grown
+
+    def _reopen(self, run: int | None) -> None:
+        try:
+            self._reader = open_trace(self._path)
+        except TraceError:
+            if self._follower is None:
+                raise
+            self._lost = True  # half of it is there: the new run is only just beginning
+            return
+        self._run, self._opened = run, next(_OPENED)
+        if self._follower is not None:
+            self._follower = Follower(self._reader, run or 0, before=self._follower)
 
     def _snapshot(self) -> TraceView:
         r, events = self._reader, self._reader.rows_on_demand
@@ -191,6 +247,11 @@ def open_view(name: str, path: Path) -> TraceView:
         raise UsageError(f"cannot read {name}: {error.strerror or error}") from error
 
 
+def followed(name: str, path: Path) -> Followed:
+    """What the trace shows now, for a page that is refreshed several times a second."""
+    return _tail(name, str(path)).follow()
+
+
 @st.cache_resource(max_entries=8, show_spinner="opening the trace")
 def _tail(name: str, path: str) -> Tail:
     return Tail(name, Path(path))
@@ -216,6 +277,15 @@ def _named(paths: Sequence[Path]) -> dict[str, Path]:
     """Short names that differ: the file's own, with its folder's where two would be the same."""
     own = [path.stem for path in paths]
     return {(p.stem if own.count(p.stem) == 1 else f"{p.parent.name}/{p.stem}"): p for p in paths}
+
+
+def _run_of(path: Path) -> int | None:
+    """Which run a trace folder holds: the wall clock, in ns, when it began. None for a packed one, or none at all."""
+    try:
+        clock = json.loads((path / "manifest.json").read_bytes())["clock"]
+        return int(clock["wall_ns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _fingerprint(path: Path) -> tuple[tuple[str, int, int], ...]:

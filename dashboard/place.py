@@ -49,9 +49,13 @@ def adopt_url() -> None:
         adopted.add(name)
 
 
-def publish_url(view: TraceView, place: Place, traces: dict[str, Path]) -> None:
-    """Make the URL say where this session is (the page is in its path); what is not chosen is left out."""
-    wanted = {"seq": str(place.seq)}
+def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, moving: bool = False) -> None:
+    """Make the URL say where this session is (the page is in its path); what is not chosen is left out.
+
+    Args:
+        moving: the page plays: it stands at no event.
+    """
+    wanted = {} if moving else {"seq": str(place.seq)}
     if len(traces) > 1:
         wanted["trace"] = view.name
     if place.block >= 0:

@@ -11,7 +11,7 @@ from kvscope.dashboard.answers import measured, summarised
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.place import move
+from kvscope.dashboard.place import go, move
 
 MAX_WARNINGS = 5
 
@@ -48,6 +48,8 @@ def _health(view: TraceView) -> None:
         st.error(f"{count_text(view.dropped)} events were dropped while recording", icon=":material/warning:")
     if view.live:
         st.info("Being written right now", icon=":material/pending:")
+        if st.button("Watch it live", key="watch", icon=":material/play_circle:", width="stretch"):
+            go("live")
     elif not view.clean:
         st.warning("Not closed by its writer, which is gone", icon=":material/warning:")
     shown = [w for w in view.warnings if w]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import live, markup
+from kvscope.dashboard import markup
 from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.numbers import count_text, duration_text
-from kvscope.dashboard.opened import TraceView, open_view, row_at
+from kvscope.dashboard.opened import TraceView, row_at
 from kvscope.dashboard.place import Place, move
 from kvscope.dashboard.words import event_text, short_site
 from kvscope.inspector.source import site_text
@@ -24,10 +24,9 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
     """Draw the bar; a move changes the session's place before the page below it is drawn again.
 
     Args:
-        following: the page shows the newest event once a second, so the bar only says which that is.
+        following: the page plays and says itself where it is: there is nothing to move.
     """
     if following:
-        st.fragment(_newest, run_every=live.EVERY_S)(view)
         return
     row = row_at(view, place.seq)
     with st.container(border=True, key="timebar"):
@@ -52,12 +51,6 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
                 st.slider("Event in time", view.first_seq, view.last_seq, key="seq_slide", on_change=_take,
                           args=("seq_slide",), label_visibility="collapsed")  # fmt: skip
         _caption(view, row)
-
-
-def _newest(view: TraceView) -> None:
-    fresh = open_view(view.name, view.path)
-    with st.container(border=True, key="timebar"):
-        _caption(fresh, row_at(fresh, fresh.last_seq))
 
 
 def _caption(view: TraceView, row: int) -> None:

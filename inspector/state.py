@@ -128,7 +128,7 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
         blocks: only these neighbouring blocks, where a few will do.
     """
     if getattr(trace, "folded", False):  # a reader: too long to look at every row, or its first rows were let go
-        return _pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
+        return pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
     trace = frozen(trace)
     rows = rows_until(trace, seq)
     size = size_after(trace, rows)
@@ -138,10 +138,11 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     for lo in range(0, rows, _RUN):
         part = slice(lo, min(lo + _RUN, rows))
         fold.apply(events_columns(trace.events[part], trace.seqs[part]))
-    return _pool_state(fold, seq, trace.block_size, range(first, stop))
+    return pool_state(fold, seq, trace.block_size, range(first, stop))
 
 
-def _pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None) -> PoolState:
+def pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None = None) -> PoolState:
+    """The pool that a fold of all rows up to event `seq` shows; shares the fold's arrays."""
     blocks = range(fold.size) if blocks is None else range(blocks.start, max(min(blocks.stop, fold.size), blocks.start))
     part = slice(blocks.start - fold.first, blocks.stop - fold.first)
     ref = np.maximum(fold.ref[part], 0).astype(np.int32)

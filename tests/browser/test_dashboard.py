@@ -32,7 +32,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]  # fmt: skip
 PATIENCE_MS = 60_000.0
-PAGES = ("overview", "blocks", "biography", "requests", "sharing", "events", "findings")
+PAGES = ("overview", "live", "blocks", "biography", "requests", "sharing", "events", "findings")
 SIZES = ((1280, 800), (1600, 1000))
 
 
@@ -67,8 +67,14 @@ def served(*traces: Path) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def port(toy_traces: dict[str, Path]) -> Iterator[int]:
-    with served(toy_traces["missing-copy"], toy_traces["clean"]) as found:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of traces that the server shows; what a test writes there is in the list at the next look."""
+    return tmp_path_factory.mktemp("shown")
+
+
+@pytest.fixture(scope="module")
+def port(toy_traces: dict[str, Path], shown: Path) -> Iterator[int]:
+    with served(toy_traces["missing-copy"], toy_traces["clean"], shown) as found:
         yield found
 
 
@@ -97,7 +103,7 @@ class Watched:
     def open(self, **place: Any) -> None:
         """Open a link and wait until the page has settled."""
         self.page.goto(launch.url(port=self.port, **place))
-        self.page.wait_for_selector(".st-key-timebar")
+        self.page.wait_for_selector(".st-key-timebar, .kv-stats")
         self.settle()
 
     def settle(self) -> None:
@@ -279,42 +285,83 @@ def test_every_page_fits_its_window(browser: Browser, port: int, size: tuple[int
     assert watched.complaints == []
 
 
-def test_following_a_live_trace_keeps_the_map_in_place(
-    browser: Browser, toy_engine: ModuleType, tmp_path: Path
-) -> None:
-    """While the trace grows the canvas and the chart stay the same nodes; when it is closed Follow goes away."""
-    path = tmp_path / "live.kvtrace"
-    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+def test_live_page_follows_pauses_and_survives_a_restart(watched: Watched, toy_engine: ModuleType, shown: Path) -> None:
+    """Map and curves stay the same nodes through refreshes; a pause; the run's end; another run in the same folder."""
+    path, page = shown / "live.kvtrace", watched.page
+
+    def begun(sink: Recorder) -> Any:
         engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
         toy_engine.workload(engine)
         engine.step()
-        with served(path) as port:
-            page = browser.new_page(viewport={"width": 1280, "height": 800})
-            watched = Watched(page, port)
-            watched.open(page="blocks")
-            page.locator(".st-key-follow label").click()
-            seen = []
-            for _ in range(5):
-                engine.step()
-                seen.append(len(sink_events(path)) - 1)
-                canvas = watched.map_at(seen[-1])
-                if len(seen) == 1:
-                    canvas.evaluate("c => { c.dataset.mine = 'yes'; }")
-            assert seen == sorted(set(seen))
-            assert canvas.get_attribute("data-mine") == "yes"
-            engine.run()
-            last = len(sink_events(path)) - 1
-            watched.map_at(last)
-            watched.shot("live")
-            sink.close()
-            expect(page.locator(".st-key-follow")).to_have_count(0, timeout=PATIENCE_MS)
-            page.close()
-            assert watched.complaints == []
+        return engine
+
+    def newest() -> int:
+        return len(open_trace(path).events) - 1
+
+    curves = page.locator(".curves")
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = begun(sink)
+        watched.open(trace="live")
+        page.wait_for_url("**/live**")  # a trace being written opens there
+        canvas = watched.map_at(newest())
+        for node in (canvas, curves):
+            node.evaluate("n => { n.dataset.mine = 'yes'; }")
+        for _ in range(5):
+            engine.step()
+            watched.map_at(newest())
+            expect(curves).to_have_attribute("data-seq", str(newest()), timeout=PATIENCE_MS)
+        assert canvas.get_attribute("data-mine") == curves.get_attribute("data-mine") == "yes"
+        page.locator(".st-key-play button:visible").click()
+        expect(page.locator(".kv-pill")).to_contain_text("paused", timeout=PATIENCE_MS)
+        stopped = int(page.locator(".map").get_attribute("data-seq") or -1)
+        watched.at(seq=stopped)
+        engine.step()
+        last = newest()
+        expect(curves).to_have_attribute("data-seq", str(last), timeout=PATIENCE_MS)  # they go on
+        curves.locator("canvas").click(position={"x": 56, "y": 60})  # back to the beginning
+        expect(page.locator(".map")).not_to_have_attribute("data-seq", str(stopped), timeout=PATIENCE_MS)
+        assert int(page.locator(".map").get_attribute("data-seq") or -1) < stopped
+        page.locator(".st-key-play button:visible").click()
+        watched.map_at(last)
+        watched.shot("live")
+    expect(page.locator(".kv-pill")).to_contain_text(f"event {last:,}", timeout=PATIENCE_MS)
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES), overwrite=True) as sink:
+        engine = begun(sink)
+        watched.open(trace="live")
+        watched.map_at(newest())
+        engine.step()
+        watched.map_at(newest())
+        expect(page.locator(".kv-pill")).to_contain_text("live:", timeout=PATIENCE_MS)
+        expect(curves).to_have_attribute("data-seq", str(newest()), timeout=PATIENCE_MS)
+        assert curves.evaluate("c => c.kvData.x.some(Number.isNaN)")  # the gap between the two
 
 
-def sink_events(path: Path) -> Any:
-    """The events in a trace that is being written, as any reader sees them."""
-    return open_trace(path).events
+def test_a_large_live_pool_is_drawn_in_small_frames_and_zooms_into_single_blocks(watched: Watched, shown: Path) -> None:
+    from kvscope.engine.block_manager import BlockManager
+
+    path, page, sizes = shown / "large.kvtrace", watched.page, list[int]()
+    page.on("websocket", lambda ws: ws.on("framereceived", lambda data: sizes.append(len(data))))
+    with Recorder(path, pool=PoolFacts(1 << 18, 16, 1 << 20)) as sink:
+        manager = BlockManager(1 << 18, 16, sink=sink)
+        manager.admit(0, list(range(100_000)))
+        watched.open(page="live", trace="large")
+        canvas = watched.map_at(len(open_trace(path).events) - 1)
+        sizes.clear()
+        for number in range(1, 4):
+            manager.admit(number, list(range(number * 1000, number * 1000 + 500)))
+            watched.map_at(len(open_trace(path).events) - 1)
+        assert 100_000 < max(sizes) < 300_000
+        canvas.hover(position={"x": 20, "y": 20})
+        expect(page.locator(".area .tip")).to_contain_text("zoom in for more", timeout=PATIENCE_MS)
+        for _ in range(12):
+            page.mouse.wheel(0, -120)
+        expect(page.locator(".map")).not_to_have_attribute("data-zoom", "1")
+        expect(page.locator(".map")).to_have_attribute("data-near", "true", timeout=PATIENCE_MS)  # single blocks came
+        canvas.hover(position={"x": 24, "y": 24})
+        expect(page.locator(".area .tip")).to_contain_text("#1", timeout=PATIENCE_MS)
+        watched.shot("zoomed")
+        canvas.click(position={"x": 24, "y": 24})
+        expect(page.locator(".kv-head b")).to_contain_text("#1", timeout=PATIENCE_MS)
 
 
 def test_serving_ends_cleanly_on_interrupt(toy_traces: dict[str, Path]) -> None:
@@ -338,6 +385,29 @@ def test_serving_ends_cleanly_on_interrupt(toy_traces: dict[str, Path]) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
     deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return
+        time.sleep(0.1)
+    pytest.fail("the server is still listening")
+
+
+def test_server_ends_with_a_command_that_is_killed(toy_traces: dict[str, Path]) -> None:
+    """SIGKILL of `kvscope dashboard` leaves no server behind."""
+    import sys
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    argv = [sys.executable, "-m", "kvscope", "dashboard", str(toy_traces["clean"]), "--port", str(port)]
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "http" not in (line := process.stderr.readline()):
+        assert process.poll() is None, line
+    process.kill()
+    process.wait(30)
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:

@@ -23,7 +23,7 @@ from kvscope.inspector.source import Names
 from kvscope.inspector.state import holders, state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, TraceReader, open_trace
 
-PAGES = ("overview", "blocks", "biography", "requests", "sharing", "events", "findings")
+PAGES = ("overview", "live", "blocks", "biography", "requests", "sharing", "events", "findings")
 
 Open = Callable[..., AppTest]
 
@@ -335,28 +335,86 @@ def test_overwritten_trace_is_read_anew(open_app: Open, toy_engine: Any, tmp_pat
     assert _stat(app, "Pool") == "48"
 
 
-def test_live_trace_can_be_followed(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
-    path = tmp_path / "live.kvtrace"
-    with Recorder(path, pool=PoolFacts(32, 16, toy_engine.BLOCK_BYTES)) as sink:
-        engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
-        toy_engine.workload(engine)
-        for _ in range(5):
+class TestLive:
+    """A trace being written is followed, with a pause; one that is complete is played."""
+
+    def test_opens_at_the_live_page_and_follows(self, open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
+        path = tmp_path / "live.kvtrace"
+        with Recorder(path, pool=PoolFacts(32, 16, toy_engine.BLOCK_BYTES)) as sink:
+            engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
+            toy_engine.workload(engine)
+            for _ in range(5):
+                engine.step()
+            app = open_app(path)
+            assert f"live: {count_text(open_trace(path).rows)} events" in _html(app)
+            assert "seq" not in app.query_params
+            assert len(app.get("plotly_chart")) == 0  # it would be built anew at each refresh
+            for _ in range(5):
+                engine.step()
+            app.run()
+            reader = open_trace(path)
+            assert f"live: {count_text(reader.rows)} events" in _html(app)
+            state = state_at(reader, int(reader.seqs[-1]))
+            assert _stat(app, "Free") == str(state.num_free)
+            assert _stat(app, "Held") == str(state.num_private + state.num_shared + state.num_in_transit)
+            app.button(key="play").click().run()
+            held_at = _link(app, "seq")
             engine.step()
-        app = open_app(path)
-        before = int(_link(app, "seq"))
-        app.toggle(key="follow").set_value(True).run()
-        assert not app.exception
-        assert len(app.get("plotly_chart")) == 0  # it would be built anew at each refresh
-        for _ in range(5):
-            engine.step()
+            app.run()
+            assert _link(app, "seq") == held_at
+            assert f"paused, {count_text(open_trace(path).rows)} events" in _html(app)
+            app.button(key="play").click().run()
+            assert "live:" in _html(app)
+            engine.run()
         app.run()
-        said = next(c.value for c in app.caption if "events so far" in c.value)
-        assert int(said.split(": ")[1].split(" ")[0].replace(",", "")) > before + 1
-        engine.run()
-    app.run()
-    assert not app.exception
-    assert not any(t.key == "follow" for t in app.toggle)
-    assert _stat(app, "Findings") == "0"
+        assert not app.exception
+        assert _link(app, "seq") == str(_last(path))
+
+    def test_link_to_an_event_is_not_played_over(self, open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
+        path = tmp_path / "live.kvtrace"
+        with Recorder(path, pool=PoolFacts(32, 16, toy_engine.BLOCK_BYTES)) as sink:
+            engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
+            toy_engine.workload(engine)
+            engine.step()
+            app = open_app(path, page="live", seq="7")
+            assert _link(app, "seq") == "7"
+            assert "paused" in _html(app)
+            engine.run()
+
+    def test_another_run_in_the_same_folder_is_taken_up(self, open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
+        path = tmp_path / "live.kvtrace"
+        counts, app = [], None
+        for blocks in (32, 48):
+            with Recorder(path, pool=PoolFacts(blocks, 16, toy_engine.BLOCK_BYTES), overwrite=True) as sink:
+                engine = toy_engine.ToyEngine(sink, num_blocks=blocks, block_size=16)
+                toy_engine.workload(engine)
+                engine.step()
+                app = open_app(path) if app is None else app.run()
+                assert not app.exception
+                counts.append(int(_html(app).split("of ")[1].split(",")[0]))
+        assert counts == [32, 48]
+
+    def test_recorded_trace_is_played_to_its_end(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(toy_traces["clean"], page="live", seq="0")
+        assert "event 0" in _html(app)
+        app.selectbox(key="speed").set_value(100_000).run()
+        app.button(key="play").click().run()
+        for _ in range(600):
+            if "seq" in app.query_params and _link(app, "seq") == str(_last(toy_traces["clean"])):
+                break
+            app.run()
+        assert _link(app, "seq") == str(_last(toy_traces["clean"]))
+        assert not app.exception
+        assert app.button(key="play").label == "Play"
+
+    def test_numbers_are_those_of_the_event(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        trace = open_trace(toy_traces["clean"])
+        seq = _middle(trace)
+        app = open_app(toy_traces["clean"], page="live", seq=str(seq))
+        measured = series(trace)
+        assert _stat(app, "Saved") == str(measured.saved_blocks[seq])
+        assert _stat(app, "Tail waste") == ratio_text(float(measured.tail_waste[seq]))
+        assert _stat(app, "Step") == str(measured.step[seq])
 
 
 def test_forks_stand_below_the_sequence_they_came_from(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:

@@ -151,11 +151,17 @@ def _decode(payload: bytes) -> tuple[int, dict[str, Any], dict[str, np.ndarray]]
     n, length = np.frombuffer(payload, "<u4", 2)
     meta = json.loads(payload[8 : 8 + length])
     at, found = 8 + int(length), {}
-    parts = [("colour", "u1"), ("letter", "u1")]
+    parts = [("colour", "u1", int(n))]
     if meta["detail"]:
-        parts += [("fill", "u1"), ("ref", "u1"), ("owner", "<u2"), ("gen", "<u4")]
-    for name, kind in parts:
-        found[name] = np.frombuffer(payload, kind, int(n), at)
+        parts += [(name, kind, int(n)) for name, kind in
+                  (("letter", "u1"), ("fill", "u1"), ("ref", "u1"), ("owner", "<u2"), ("gen", "<u4"))]  # fmt: skip
+    if meta["window"]:
+        w = meta["window"]
+        count = (w["c1"] - w["c0"]) * (w["r1"] - w["r0"])
+        parts += [("near_" + name, "u1", count) for name in ("colour", "letter", "fill", "ref")]
+        parts += [("near_gen", "<u4", count)]
+    for name, kind, count in parts:
+        found[name] = np.frombuffer(payload, kind, count, at)
         at += found[name].nbytes
     assert at == len(payload)
     return int(n), meta, found
@@ -204,17 +210,52 @@ class TestCanvas:
         assert (meta["selected"], meta["marked"]) == (5, [7])
         assert json.loads(json.dumps(meta))["alt"].startswith("Map of 32 blocks at event 600")
 
-    def test_size_stays_within_a_refresh(self) -> None:
-        assert len(canvas.encode(_pool(canvas.MAX_DETAILED))) < 300_000
-        assert len(canvas.encode(_pool(canvas.MAX_CELLS))) < 300_000
+    @pytest.mark.parametrize("mode", ["state", "refcount", "age"])
+    def test_size_stays_within_a_refresh(self, mode: str) -> None:
+        for blocks in (canvas.MAX_DETAILED, canvas.MAX_DETAILED + 1, canvas.MAX_CELLS, canvas.MAX_CELLS + 1, 1 << 20):
+            window = canvas.Window(0, 128, 0, 64, canvas.Tiles.of(blocks).columns if blocks > canvas.MAX_CELLS else 512)
+            assert len(canvas.encode(_pool(blocks), mode, window=window)) < 300_000
 
-    def test_huge_pool_shows_the_most_telling_state_of_a_cell(self) -> None:
-        pool = _pool(3 * canvas.MAX_CELLS)
+    @pytest.mark.parametrize("blocks", [canvas.MAX_CELLS + 1, 3 * canvas.MAX_CELLS, 1_000_003, 1 << 20])
+    def test_huge_pool_shows_the_most_telling_state_of_a_tile(self, blocks: int) -> None:
+        pool = _pool(blocks)
+        pool.state[blocks - 1], pool.entries[blocks - 1] = 5, 0  # the last one in quarantine
         n, meta, found = _decode(canvas.encode(pool, selected=5))
-        assert (n, meta["span"]) == (canvas.MAX_CELLS, 3)
-        assert set(map(chr, found["letter"])) == {"S"}  # each cell holds a private, a shared and a free block
-        assert canvas.block_of(pool, 4) == 13
-        assert meta["selected"] == 1
+        (across, down), columns = meta["tile"], meta["columns"]
+        assert n <= canvas.MAX_CELLS
+        assert columns % across == 0
+        rows = -(-blocks // columns)
+        assert n == columns // across * -(-rows // down)  # whole rows of tiles
+        shown = [meta["shown"][colour] for colour in found["colour"].tolist()]
+        tiles = canvas.Tiles.of(blocks)
+        assert tiles is not None
+        assert shown[tiles.cell(blocks - 1)] == "quarantined"
+        assert canvas.block_of(pool, -1 - (blocks - 1)) == blocks - 1
+        assert canvas.block_of(pool, 4) == 4
+        for block in (0, columns + 1, blocks // 2):
+            picked = canvas.block_of(pool, -1 - block)
+            assert tiles.cell(picked) == tiles.cell(block)
+            assert canvas.letters(pool)[picked] in b"SPQ"
+
+    @pytest.mark.parametrize("blocks", [canvas.MAX_DETAILED + 5, 1 << 20])
+    def test_what_is_looked_at_closely_is_told_block_by_block(self, blocks: int) -> None:
+        pool, tiles = _pool(blocks), canvas.Tiles.of(blocks)
+        columns = 200 if tiles is None else tiles.columns
+        last = -(-blocks // columns)
+        _, meta, found = _decode(canvas.encode(pool, window=canvas.Window(3, 9, last - 2, last + 4, columns)))
+        assert meta["window"] == {"c0": 3, "c1": 9, "r0": last - 2, "r1": last, "columns": columns}
+        numbers = [row * columns + column for row in range(last - 2, last) for column in range(3, 9)]
+        expected = [pool.letter(n) if n < blocks else "\0" for n in numbers]
+        assert [chr(c) for c in found["near_letter"].tolist()] == expected
+
+    @pytest.mark.parametrize("value", [None, {}, {"c0": 0}, "x", {"c0": 5, "c1": 2, "r0": 0, "r1": 1, "columns": 9},
+                                       {"c0": 0, "c1": 10, "r0": 0, "r1": 1, "columns": 9}])  # fmt: skip
+    def test_nonsense_from_a_browser_is_no_window(self, value: object) -> None:
+        assert canvas.window_of(value) is None
+
+    def test_window_of_too_many_blocks_is_not_told(self) -> None:
+        _, meta, _ = _decode(canvas.encode(_pool(100_000), window=canvas.Window(0, 400, 0, 200, 400)))
+        assert meta["window"] is None
 
     def test_refcount_legend_counts_blocks(self) -> None:
         _, meta, _ = _decode(canvas.encode(_pool(30), "refcount"))

@@ -1,0 +1,255 @@
+"""Live and replay: the pool as it breathes. A trace that is being written is followed; any other is played.
+
+Everything that refreshes is one fragment of three elements that keep their nodes: numbers, curves, map. Pausing a live
+trace leaves its curves growing; a click on them goes back to that moment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import streamlit as st
+
+from kvscope.dashboard import canvas, curves, markup, story
+from kvscope.dashboard.answers import findings_so_far, measured, pool_at
+from kvscope.dashboard.component import block_map
+from kvscope.dashboard.component import curves as curves_element
+from kvscope.dashboard.curves import Tick
+from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, factor_text, ratio_text
+from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
+from kvscope.dashboard.palette import CAUSES
+from kvscope.dashboard.place import Place, go
+from kvscope.inspector.following import thinned
+from kvscope.inspector.measures import MEASURES, Series
+from kvscope.inspector.state import PoolState
+
+EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.18, 0.5, 1.0
+LARGE = 1 << 17  # blocks
+SPEEDS = (20, 100, 500, 2_000, 10_000, 100_000)  # events per second
+_MODES = {"state": "State", "refcount": "References", "age": "Age"}
+_PILL = {
+    "live": ("live", "live: {} events so far"),
+    "gone": ("gone", "the writer is gone, waiting for it to come back: {} events"),
+    "closed": ("still", "the run has ended: {} events"),
+    "paused": ("still", "paused, {} events so far"),
+    "play": ("live", "playing, event {}"),
+    "still": ("still", "event {}"),
+}
+
+
+def playing(view: TraceView, opened_at: int | None = None) -> bool:
+    """Whether the page moves by itself; at first a live trace does, unless the link or the launcher names an event."""
+    state = st.session_state
+    named = "seq" in state.get("adopted", set())
+    if state.get("played") != (view.name, view.opened):
+        at_first = state.get("place_of") is None and (opened_at is not None or state.get("seq") is not None)
+        state["played"] = (view.name, view.opened)
+        state["playing"] = bool(view.live and not named and not at_first)
+        state["play_from"] = None
+    if named or (not view.live and not state["play_from"]):  # the run that was followed has ended
+        if state["playing"] and not named:
+            state["seq"] = None
+        state["playing"] = False
+    if state["playing"] and view.live:
+        state["seq"] = None  # the newest
+    return bool(state["playing"])
+
+
+def render(view: TraceView, place: Place) -> None:
+    """The page."""
+    moves = bool(st.session_state.get("playing"))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        _buttons(view, place, moves)
+        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
+                                    key="live_mode", required=True, label_visibility="collapsed")  # fmt: skip
+    every = (EVERY_LARGE_S if view.num_blocks > LARGE else EVERY_S) if moves else EVERY_PAUSED_S if view.live else None
+    st.fragment(_panel, run_every=every)(view, place, moves, mode or "state")
+    if place.block >= 0:
+        st.divider()
+        if moves:
+            st.caption(
+                f"Block {place.block} as it was just after event {place.seq:,}; pick it again for its newest state."
+            )
+        story.card(view, place)
+
+
+def _buttons(view: TraceView, place: Place, moves: bool) -> None:
+    label, icon = ("Pause", ":material/pause:") if moves else ("Play", ":material/play_arrow:")
+    if view.live and not moves:
+        label, icon = "Back to live", ":material/play_arrow:"
+    st.button(label, icon=icon, key="play", shortcut="P", type="secondary" if moves else "primary",
+              on_click=_play, args=(view, place, not moves))  # fmt: skip
+    if not view.live:
+        speed = st.session_state.get("speed", 100)
+        st.session_state["speed"] = speed
+        st.selectbox("Speed", SPEEDS, key="speed", format_func=lambda n: f"{n:,} events/s", width=180,
+                     label_visibility="collapsed", on_change=_restart, args=(view,))  # fmt: skip
+
+
+def _play(view: TraceView, place: Place, wanted: bool) -> None:
+    """Begin to move, or stop at what is shown. (A click may reach the server twice: it says what, not the opposite.)"""
+    state = st.session_state
+    if state.get("playing") and not wanted:
+        state["seq"] = _played(view, place)
+    state.update(playing=wanted, moved=True)
+    at = view.first_seq if place.seq >= view.last_seq else place.seq
+    state["play_from"] = None if view.live or not wanted else (time.monotonic(), at)
+
+
+def _restart(view: TraceView) -> None:
+    """Another speed: go on from here."""
+    state = st.session_state
+    if state.get("playing") and state.get("play_from"):
+        state["play_from"] = (time.monotonic(), min(state.get("live_seq", 0), view.last_seq))
+
+
+def _played(view: TraceView, place: Place) -> int:
+    """The event that a playing page stands at."""
+    if view.live or not st.session_state.get("play_from"):
+        return int(st.session_state.get("live_seq", view.last_seq))
+    began, seq = st.session_state["play_from"]
+    return min(seq + int((time.monotonic() - began) * st.session_state.get("speed", 100)), view.last_seq)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One frame."""
+
+    pool: PoolState
+    past: dict[str, npt.NDArray[Any]]
+    num_blocks: int
+    block_bytes: int
+    cells: list[tuple[str, str, str, str]]
+    status: str
+    events: int
+    cursor_s: float | None
+    dropped: int
+
+
+def _panel(view: TraceView, place: Place, moves: bool, mode: str) -> None:
+    if view.live:
+        now = followed(view.name, view.path)
+        if (now.status == "closed" or now.opened != view.opened) and moves:
+            st.rerun()
+        shown = _live(view, place, now, moves)
+    else:
+        seq = _played(view, place) if moves else place.seq
+        if moves and seq >= view.last_seq:
+            st.session_state.update(playing=False, seq=view.last_seq, moved=True)
+            st.rerun()
+        shown = _recorded(view, seq, moves)
+    st.session_state["live_seq"] = shown.pool.seq
+    _draw(view, place, shown, mode)
+
+
+def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
+    banner = st.container()
+    if shown.dropped:
+        banner.error(f"{count_text(shown.dropped)} events were dropped while recording: this is not the whole story",
+                     icon=":material/warning:")  # fmt: skip
+    kind, said = _PILL[shown.status]
+    st.html(markup.pill(kind, said.format(count_text(shown.events))) + markup.stats(shown.cells))
+    left, right = st.columns([11, 10], gap="medium")
+    with left:
+        found = findings_so_far(view) or ()
+        marked = [f.block for f in found if f.seq <= shown.pool.seq and f.block >= 0]
+
+        def make(window: canvas.Window | None) -> bytes:
+            return canvas.encode(shown.pool, mode, selected=place.block, marked=marked, window=window)
+
+        picked = block_map(make, key="live_map")
+    with right:
+        ticks = [] if view.live else _ticks(view)
+        payload = curves.encode(shown.past, shown.num_blocks, cursor_s=shown.cursor_s, marks=ticks)
+        chosen = curves_element(payload, key="live_curves")
+    if picked is not None:
+        st.session_state["moved"] = True
+        go(block=canvas.block_of(shown.pool, picked), seq=shown.pool.seq if not view.live else None)
+    if chosen is not None:
+        st.session_state.update(playing=False, play_from=None)
+        go(seq=min(chosen, view.last_seq) if not view.live else chosen)
+
+
+def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
+    """A frame of a trace that is being written: the newest, or the chosen event under curves that go on growing."""
+    moment = now.moment
+    pool, cursor = moment.pool, None
+    if not moves:
+        pool = pool_at(view, place.seq)
+        at = int(np.searchsorted(np.nan_to_num(moment.past["seq"], nan=-1.0), place.seq, side="right")) - 1
+        cursor = float(moment.past["wall_s"][at]) if len(moment.past["seq"]) and at >= 0 else None
+    status = now.status if moves or now.status != "live" else "paused"
+    cells = _live_cells(now)
+    return _Shown(pool, moment.past, now.num_blocks, now.block_bytes, cells, status, moment.rows, cursor, now.dropped)
+
+
+def _live_cells(now: Followed) -> list[tuple[str, str, str, str]]:
+    m = now.moment
+    held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
+    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else ""
+    speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
+    return [
+        _held(int(held), now.num_blocks),
+        ("Free", count_text(int(m.now("free") or 0)), "blocks", "Blocks on the free list."),
+        ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
+        ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
+        ("Saved", count_text(int(saved)), f"blocks {size}".strip(), "Table entries less distinct blocks."),
+        ("Tail waste", ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
+        ("Running", count_text(m.running), f"{count_text(m.waiting)} waiting", "Sequences that hold blocks."),
+        ("Speed", speed or ABSENT, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
+    ]  # fmt: skip
+
+
+def _held(held: int, blocks: int) -> tuple[str, str, str, str]:
+    share = held / blocks if blocks else 0.0
+    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", "Blocks that tables or leases hold.")
+
+
+@st.cache_resource(max_entries=3, show_spinner=False)
+def _past(key: tuple[Any, ...], _view: TraceView) -> dict[str, npt.NDArray[Any]]:
+    series = measured(_view)
+    past = {name: np.asarray(getattr(series, name), dtype=np.float64) for name in MEASURES}
+    past["seq"], past["wall_s"] = series.seq.astype(np.float64), series.t_ns * 1e-9
+    return thinned(past)
+
+
+def _recorded(view: TraceView, seq: int, moves: bool) -> _Shown:
+    """A frame of a trace that is complete."""
+    series, row = measured(view), row_at(view, seq)
+    cells, at = _cells_at(view, series, row), float(series.t_ns[row]) * 1e-9
+    status = "play" if moves else "still"
+    return _Shown(
+        pool_at(view, seq), _past(view.id, view), view.num_blocks, view.block_bytes, cells, status, seq, at, 0
+    )
+
+
+def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str, str, str]]:
+    def known(name: str) -> float | None:
+        value = float(getattr(series, name)[row])
+        return None if np.isnan(value) else value
+
+    saved = int(series.saved_blocks[row])
+    size = bytes_text(saved * view.block_bytes) if view.block_bytes else ""
+    since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
+    return [
+        _held(int(series.held_blocks[row]), int(series.blocks[row])),
+        ("Free", count_text(int(series.free[row])), "blocks", "Blocks on the free list."),
+        ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
+        ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
+        ("Saved", count_text(saved), f"blocks {size}".strip(), "Table entries less distinct blocks."),
+        ("Tail waste", ratio_text(known("tail_waste")), "", "Share of held slots that hold no token."),
+        ("Step", count_text(max(int(series.step[row]), 0)), "", "Engine step of this event."),
+        ("Time", duration_text(since), "", "Since the first event."),
+    ]  # fmt: skip
+
+
+def _ticks(view: TraceView) -> list[Tick]:
+    """Findings on the time axis."""
+    colour, _ = CAUSES["finding"]
+    times = view.events["t_ns"]
+    found = findings_so_far(view) or ()
+    return [Tick(float(times[row_at(view, f.seq)]) * 1e-9, colour) for f in found[:200]]

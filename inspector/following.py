@@ -1,0 +1,183 @@
+"""A trace that is being written, followed: the pool now and its measures so far, at a cost that only news have.
+
+Nothing here grows with the length of the run: every block's condition is folded in part by part, and the past is kept
+as a few hundred points that are thinned out as it grows, peaks and troughs kept. Measures mean what `measures` says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.inspector.measures import decimate
+from kvscope.inspector.source import IntArray
+from kvscope.inspector.state import PoolState, pool_state
+from kvscope.inspector.sums import STATES, Part, PoolSums
+from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
+from kvscope.traces.schema import Kind, Reason
+
+POINTS = 1200  # of the past, at most; half of them after it was thinned out
+RATE_NS = 5_000_000_000  # tokens per second are a mean over so long
+
+_MEASURES = (*STATES, "table_entries", "held_blocks", "saved_blocks", "sharing_factor", "filled_slots", "utilization",
+             "tail_waste")  # fmt: skip
+_PEAKS = ("free", "shared", "sharing_factor", "tail_waste")  # whose extremes outlive the thinning
+_COLUMNS = (*FOLD_COLUMNS, "t_ns", "step", "reason")
+_RUN = 1 << 18
+
+Past = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a growing trace shows at one look. `past` holds `wall_s`, `seq` and every measure; NaN where a run ended."""
+
+    rows: int
+    seq: int  # of the last event, -1 where there is none
+    step: int
+    pool: PoolState
+    past: Past
+    counts: dict[str, int]  # events by kind, so far
+    cow_copies: int
+    hit_tokens: int
+    query_tokens: int
+    tokens_per_s: float | None
+    restarts: int  # how often another run took the place of the one before
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold blocks."""
+        c = self.counts
+        begun = c["admit"] + c["resume"] + c["fork"]
+        return max(begun - c["finish"] - c["abort"] - c["preempt"], 0)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that were submitted, or preempted, and are not admitted."""
+        c = self.counts
+        return max(c["submit"] + c["preempt"] - c["admit"] - c["resume"], 0)
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of admitted prompt tokens that the prefix cache had."""
+        return self.hit_tokens / self.query_tokens if self.query_tokens else None
+
+    def now(self, measure: str) -> float | None:
+        """The last value of a measure; None where it has none."""
+        values = self.past[measure]
+        return None if not len(values) or np.isnan(values[-1]) else float(values[-1])
+
+
+class Follower:
+    """Follows one trace; `look` takes in what is new.
+
+    Args:
+        reader: a trace reader, refreshed by the caller. begun_ns: the wall clock at which the trace began.
+        before: the follower of the run that this one took the place of: its past stays, with a gap.
+    """
+
+    def __init__(self, reader: Any, begun_ns: int = 0, before: Follower | None = None) -> None:
+        self._reader, self._begun_s = reader, begun_ns * 1e-9
+        self._rows = 0
+        self._sums = PoolSums(reader.num_blocks, reader.block_size, slots=True)
+        self._fold = BlockFold(reader.num_blocks)
+        self._kinds = np.zeros(256, np.int64)
+        self._prompts: dict[int, int] = {}
+        self._hits = self._queries = self._resized = 0
+        self._seq = self._step = -1
+        self._ended: list[tuple[int, int]] = []  # (t_ns, tokens) of the newest steps
+        self._past: Past = {name: np.empty(0) for name in ("wall_s", "seq", *_MEASURES)}
+        self._restarts = 0
+        if before is not None:
+            self._restarts = before._restarts + 1
+            self._past = {n: np.append(v, np.nan) if len(v) else v for n, v in before._past.items()}
+
+    def look(self) -> Moment:
+        """The trace as the reader has it now."""
+        rows = self._reader.rows
+        for lo in range(self._rows, rows, _RUN):
+            self._take(Part(self._reader, lo, min(lo + _RUN, rows), _COLUMNS))
+        self._rows = max(rows, self._rows)
+        names = {kind.name.lower(): int(self._kinds[kind]) for kind in Kind}
+        return Moment(
+            rows=self._rows, seq=self._seq, step=self._step,
+            pool=pool_state(self._fold.copy(), self._seq, self._reader.block_size), past=dict(self._past), counts=names,
+            cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
+            tokens_per_s=self._rate(), restarts=self._restarts,
+        )  # fmt: skip
+
+    def _take(self, part: Part) -> None:
+        kind = part["kind"]
+        if not len(kind):
+            return
+        self._fold.apply(part)
+        where, values, _ = self._sums.follow(part)
+        self._kinds += np.bincount(kind, minlength=256)[:256]
+        self._resized += int(np.count_nonzero((kind == Kind.COW) & (part["reason"] == Reason.RESIZED)))
+        self._seq, self._step = int(part["seq"][-1]), int(part["step"].max())
+        self._requests(part)
+        ends = np.flatnonzero(kind == Kind.STEP_END)[-4096:]
+        self._ended += zip(part["t_ns"][ends].tolist(), part["aux"][ends].tolist(), strict=True)
+        self._ended = [(t, n) for t, n in self._ended[-4096:] if t >= int(part["t_ns"][-1]) - RATE_NS]
+        self._remember(part, where, values)
+
+    def _requests(self, part: Part) -> None:
+        kind = part["kind"]
+        for row in np.flatnonzero((kind == Kind.SUBMIT) | (kind == Kind.ADMIT)).tolist():
+            seq_id, aux = int(part["seq_id"][row]), int(part["aux"][row])
+            if kind[row] == Kind.SUBMIT:
+                self._prompts[seq_id] = aux
+            elif (prompt := self._prompts.pop(seq_id, None)) is not None:
+                self._hits, self._queries = self._hits + aux, self._queries + prompt
+
+    def _remember(self, part: Part, where: IntArray, values: npt.NDArray[np.float64]) -> None:
+        """Add the part's points to the past; always its last row, so that a quiet pool is drawn as it is."""
+        if not len(where):
+            where, values = np.array([len(part["kind"]) - 1]), self._sums.totals()[:, None]
+        rows = np.append(where, len(part["kind"]) - 1)
+        new = {name: np.append(values[i], values[i, -1]) for i, name in enumerate(_MEASURES)}
+        new["wall_s"] = self._begun_s + part["t_ns"][rows] * 1e-9
+        new["seq"] = part["seq"][rows].astype(np.float64)
+        holes = np.flatnonzero(part["kind"] == Kind.GAP)  # events were lost, or the writer came back: nothing is known
+        before = np.searchsorted(rows, holes)
+        new = {name: np.insert(column, before, np.nan) for name, column in new.items()}
+        self._past = thinned({name: np.concatenate([self._past[name], new[name]]) for name in self._past})
+
+    def _rate(self) -> float | None:
+        if len(self._ended) < 2:
+            return None
+        span = self._ended[-1][0] - self._ended[0][0]
+        return sum(n for _, n in self._ended[1:]) * 1e9 / span if span > 0 else None
+
+
+def thinned(past: Past, points: int = POINTS) -> Past:
+    """The same curves in at most `points` points: extremes of the telling ones stay, and the gaps between runs.
+
+    Old and new are thinned alike by time, so that the past does not crowd into the newest corner.
+    """
+    count = len(past["seq"])
+    if count <= points:
+        return past
+    gaps = np.flatnonzero(np.isnan(past["seq"]))
+    width = max((points // 2 - len(gaps)) // (2 * len(_PEAKS)), 1)
+    runs = _by_time(past["wall_s"], width)
+    keep = [gaps, np.array([0, count - 1])]
+    for name in _PEAKS:
+        for lo, hi in runs:
+            keep.append(lo + decimate(np.arange(hi - lo), past[name][lo:hi], 1)[0])
+    kept = np.unique(np.concatenate(keep))
+    return {name: values[kept] for name, values in past.items()}
+
+
+def _by_time(wall_s: npt.NDArray[np.float64], width: int) -> list[tuple[int, int]]:
+    """Up to `width` runs of neighbouring points, each as long in time."""
+    clock = np.where(np.isnan(wall_s), -np.inf, wall_s)
+    clock = np.maximum.accumulate(clock)
+    first, last = clock[0], clock[-1]
+    inner = np.searchsorted(clock, np.linspace(first, last, width + 1)[1:-1])
+    edges = np.unique(np.concatenate([[0], inner, [len(clock)]])).tolist()
+    return list(itertools.pairwise(edges))
