@@ -219,7 +219,8 @@ def _past(key: tuple[Any, ...], _view: TraceView) -> dict[str, npt.NDArray[Any]]
 
 def _recorded(view: TraceView, seq: int, moves: bool) -> _Shown:
     """A frame of a trace that is complete."""
-    series, row = measured(view), row_at(view, seq)
+    series = measured(view)
+    row = max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0)  # of a long trace only some events are there
     cells, at = _cells_at(view, series, row), float(series.t_ns[row]) * 1e-9
     status = "play" if moves else "still"
     return _Shown(
@@ -250,6 +251,6 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
 def _ticks(view: TraceView) -> list[Tick]:
     """Findings on the time axis."""
     colour, _ = CAUSES["finding"]
-    times = view.events["t_ns"]
-    found = findings_so_far(view) or ()
-    return [Tick(float(times[row_at(view, f.seq)]) * 1e-9, colour) for f in found[:200]]
+    found = list(findings_so_far(view) or ())[:200]
+    rows = np.asarray([row_at(view, f.seq) for f in found], dtype=np.int64)
+    return [Tick(t_ns * 1e-9, colour) for t_ns in view.events[rows]["t_ns"].tolist()] if found else []
