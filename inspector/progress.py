@@ -51,7 +51,8 @@ class Waiting:
             self._tokens[seq_id] = aux
         elif kind == Kind.PREEMPT:
             self._holding.discard(seq_id)
-            self._tokens[seq_id] = max(self._tokens.get(seq_id, 0), aux + 1)
+            if seq_id in self._tokens:  # who did not submit it may not say how long it is either
+                self._tokens[seq_id] = max(self._tokens[seq_id], aux + 1)
         elif kind in (Kind.FINISH, Kind.ABORT):
             self._holding.discard(seq_id)
         else:

@@ -4,6 +4,9 @@ A sequence counts on its own last write of a position; for positions that it got
 on, for a prefix hit on what was published as that prefix, after a swap on what went out. A step that finds anything
 else computes its token from foreign KV: the token, and what the step writes, are tainted, and so is every step that
 reads a tainted write. Writes land in the order of their events, before the reads of their step; copies when they run.
+
+That is what the engine said that it did. Where a checker beside the tensors has found that a step read something else
+(a MISMATCH row: the worker had another table than the scheduler, a copy went elsewhere), that is what counts.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ class _Replay:
         self.parked: dict[tuple[int, int], IntArray] = {}
         self.words = {kind: details_map(trace, kind) for kind in (Kind.PUBLISH, Kind.HIT, Kind.COW, Kind.SWAP_OUT)}
         self.reads = Reads({}, {}, 0, False)
+        self.took: dict[int, tuple[int, list[int]]] = {}  # sequence -> its last SCHED row, and the writes it took
 
     def lose(self) -> None:
         """Events are missing: only what is built up again is compared."""
@@ -109,6 +113,7 @@ class _Replay:
             Kind.WRITE: self._write, Kind.COW: self._copy, Kind.COPY_DONE: self._copied, Kind.PUBLISH: self._publish,
             Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.ADMIT: self._begin,
             Kind.RESUME: self._begin, Kind.FORK: self._begin, Kind.SCHED: self._sched,
+            Kind.MISMATCH: self._mismatch,
         }  # fmt: skip
         by_kind = {int(kind): method for kind, method in apply.items()}
         self.parent: dict[int, int] = {}
@@ -247,9 +252,36 @@ class _Replay:
         wrong = held & ((found != table.counts_on[lo : lo + len(slots)]) | (found < 0))
         taint = held & self.tainted[found]
         writes = self.issued.pop(seq_id, [])
+        self.took[seq_id] = (row, writes)
         if wrong.any() or taint.any():
             self.tainted[writes] = True
             self._damage(row, seq_id, lo, slots, found, table, wrong, taint)
+
+    def _mismatch(
+        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
+    ) -> None:
+        """What the step of a sequence really read, where it was looked at beside the tensors."""
+        if reason != Reason.PROVENANCE or seq_id not in self.took or block < 0:
+            return
+        sched, writes = self.took[seq_id]
+        damage = self.reads.damage.setdefault(seq_id, Damage(seq_id))
+        if damage.first is not None and damage.first.row < sched:
+            return
+        table, told = self.tables.get(seq_id), self.trace.detail(row_seq(self.trace, row)) or ()
+        expected = int(table.counts_on[aux]) if table is not None and aux < len(table.counts_on) else NEVER
+        found = self._write_of(told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
+        damage.first = Foreign(sched, aux, block * self.size + max(fill, 0), found, expected, 1)
+        self.tainted[writes] = True
+        if sched not in damage.steps:
+            damage.steps.append(sched)
+        if damage.first_row < 0 or sched <= damage.first_row:
+            damage.first_row, damage.through = sched, -1
+
+    def _write_of(self, seq_id: int, step: int, before: int) -> int:
+        """The first write of a sequence in a step, as far as the trace has it; NEVER if it has none."""
+        events = self.trace.events[:before]
+        rows = np.flatnonzero((events["kind"] == Kind.WRITE) & (events["seq_id"] == seq_id) & (events["step"] == step))
+        return int(rows[0]) if len(rows) else NEVER
 
     def _damage(
         self, row: int, seq_id: int, lo: int, slots: IntArray, found: IntArray, table: _Table,

@@ -21,6 +21,7 @@ BENCHMARKS = {
     "export": "events per second and memory of exports and queries, beside the plainest way to write the same",
     "sanitizer": "what checking a trace costs beside replaying it, and a live engine beside emitting its events",
     "races": "schedules and seconds until every planted concurrency fault is found, and none where there is none",
+    "provenance": "what comparing shadow words before attention costs a decode step on the CPU",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }

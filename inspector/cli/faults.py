@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from kvscope.engine.model import LoadedModel
     from kvscope.inspector.faults.matrix import Kill
+    from kvscope.inspector.faults.real import RealRun
 
 app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
 
@@ -37,6 +39,9 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="JSON on standard
 @app.command("run")
 def run(
     names: Annotated[list[str] | None, typer.Argument(help="Faults to run; all if none is named.")] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="Run each on SmolLM2 too; takes some seconds per fault.")
+    ] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the matrix as a Markdown page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -49,18 +54,23 @@ def run(
     from kvscope.errors import UsageError
     from kvscope.inspector.cli._engine import errors
     from kvscope.inspector.faults import FAULTS
-    from kvscope.inspector.faults.matrix import false_alarms, kill
+    from kvscope.inspector.faults.matrix import detected, false_alarms, kill, kill_real
     from kvscope.inspector.faults.matrix import markdown as page
 
     for name in names or ():
         if name not in FAULTS:
             raise UsageError(f"fault {name!r} is unknown: choose one of {', '.join(FAULTS)}")
     kills: list[Kill] = []
+    loaded, clean = _real_model() if real else (None, None)
     with errors.status("without a fault ...") as status:
         alarms = false_alarms()
+        if clean is not None and (found := detected(clean.trace)):
+            alarms["the real model"] = found
         for number, name in enumerate(names or FAULTS, 1):
             status.update(f"{name} ({number} of {len(names or FAULTS)})")
             kills.append(kill(FAULTS[name]))
+            if loaded is not None and clean is not None:
+                kill_real(kills[-1], loaded, clean)
             if not as_json:
                 _line(kills[-1])
     if markdown is not None:
@@ -75,7 +85,21 @@ def run(
     raise typer.Exit(1 if missed or alarms else 0)
 
 
+def _real_model() -> tuple[LoadedModel, RealRun]:
+    """The embedded model, and what it says without a fault."""
+    import torch
+
+    from kvscope.inspector.cli._engine import load
+    from kvscope.inspector.faults.real import run_real
+
+    loaded = load("smollm2", device="cpu", dtype=torch.float32, threads=0)
+    return loaded, run_real(loaded)
+
+
 def _line(made: Kill) -> None:
     found = " ".join(f"{name}:{'+'.join(codes)}" for name, codes in made.detectors.items()) or "nothing"
     verdict = "found " if made.found else "MISSED"
     sys.stdout.write(f"{verdict} {made.fault:24} {made.code}  {found}\n")
+    if made.real is not None:
+        there = " ".join(f"{name}:{'+'.join(codes)}" for name, codes in made.real.items()) or "not touched by that run"
+        sys.stdout.write(f"       on the real model: {there}{'; the text changed' if made.changed_text else ''}\n")

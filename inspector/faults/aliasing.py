@@ -34,44 +34,48 @@ class FreeIgnoresCount(BlockManager):
                 self.pool._record(Kind.FREE, block, reason)
 
 
-class EarlyFree(BlockManager):
-    """A fork does not count the last, half-filled block: the first sample that leaves it frees it for everybody."""
+class Clamping(BlockManager):
+    """Gives back what it still has a count for, and passes over the rest, as engines do that clamp counts at zero."""
+
+    def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
+        keep = max(keep, row.first)
+        self._copies.cancel_row(row, keep)
+        for lblock in range(len(row.blocks) - 1, keep - 1, -1):
+            block = row.blocks[lblock]
+            if self.pool.gen[block] == row.gens[lblock] and self.pool.entries[block] > 0:
+                self.pool.release(block, seq_id=row.seq_id, lblock=lblock, reason=reason)
+        del row.blocks[keep:], row.gens[keep:]
+        row.changed()
+
+
+class EarlyFree(Clamping):
+    """A fork does not count the last full block: the first sample that ends frees it for its siblings too."""
 
     def fork(self, parent: int, child: int) -> None:
         super().fork(parent, child)
-        last = self._known(parent).blocks[-1]
-        self.pool.entries[last] = 1
-        self.pool.num_shared -= 1
-
-    def _needs_copy(self, block: int, slot: int) -> bool:
-        """The true number of holders decides over copies: the count is only wrong where blocks are freed."""
-        holders = sum(block in row.blocks for row in self._tables.values())
-        return holders > 1 or super()._needs_copy(block, slot)
-
-    def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
-        for block in row.blocks[keep:]:  # what was freed under this holder by another, it has to give back too
-            if block >= 0 and self.pool.entries[block] < 1:
-                self.pool.entries[block] = 1
-                self.pool.num_held += 1
-        super()._release_tail(row, keep, reason)
+        row = self._known(parent)
+        block = row.blocks[max(0, row.issued // self.block_size - 1)]
+        self.pool.entries[block] -= 1
+        if self.pool.entries[block] == 1:
+            self.pool.num_shared -= 1
 
 
 class _HandsOutAgain(BlockPool):
-    """Every fifth block that is handed out alone stays on the free list, as the next one."""
+    """Every third block that is handed out alone stays on the free list, as the next one."""
 
     _count = 0
 
     def take_one(self, *, seq_id: int, lblock: int, reason: Reason) -> int:
         block = super().take_one(seq_id=seq_id, lblock=lblock, reason=reason)
         self._count += 1
-        if self._count % 5 == 0:
+        if self._count % 3 == 0:
             rest = [self._free.pop() for _ in range(self._free.count)]
             for free in (block, *rest):
                 self._free.push(free)
         return block
 
 
-class DoubleAllocation(OtherPool):
+class DoubleAllocation(OtherPool, Clamping):
     """Two threads read the head of the free list before either moves it: both are given the same block."""
 
     pool_class = _HandsOutAgain

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import Copy, SequenceTable
 from kvscope.traces.schema import Kind, Reason
@@ -66,17 +67,21 @@ class PublishBeforeCommit(BlockManager):
 
 
 class PublishAtAdmission(BlockManager):
-    """A prompt's full blocks are entered when they are handed out; an abort before their step leaves them there."""
+    """A prompt's full blocks are entered when they are handed out; who aborts before they are computed leaves them."""
 
-    def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
-        row = self._tables.get(seq_id)
-        if row is not None and kind == Kind.ABORT and row.computed < row.issued:
-            for block in row.blocks:
-                if self.pool.state[block] == BlockState.WRITING:
-                    self.pool.state[block] = BlockState.COMMITTED
-            row.computed = row.issued
-            self.prefixes.publish(row)
-        super().free(seq_id, kind, reason, aux)
+    def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
+        cached = super().admit(seq_id, tokens, extras, resumed=resumed)
+        row = self._known(seq_id)
+        full = row.blocks[row.published : len(tokens) // self.block_size]
+        self.pool.state[[b for b in full if self.pool.state[b] == BlockState.WRITING]] = BlockState.COMMITTED
+        computed, row.computed = row.computed, len(tokens)
+        self.prefixes.publish(row)
+        row.computed = computed
+        return cached
+
+    def _needs_copy(self, block: int, slot: int) -> bool:
+        """What is in the index is never copied: it counts as written."""
+        return bool(self.pool.state[block] != BlockState.PUBLISHED and super()._needs_copy(block, slot))
 
 
 class CopyLeaseKept(BlockManager):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector.detectors import detector_types
@@ -12,6 +12,12 @@ from kvscope.inspector.faults import FAULTS, KINDS, NOT_EXPRESSED, Fault
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
 from kvscope.inspector.source import TraceLike
+
+if TYPE_CHECKING:
+    from kvscope.engine.model import LoadedModel
+    from kvscope.inspector.faults.real import RealRun
+
+SWAPPING = ("swap-without-lease", "reads-before-arrival", "swap-slots-mixed-up")
 
 
 @dataclass
@@ -26,11 +32,12 @@ class Kill:
     plays: list[str] = field(default_factory=list)
     real: dict[str, list[str]] | None = None  # the same on the real model; None: not run there
     changed_text: bool | None = None  # whether it changed what the real model said
+    stopped: str = ""  # why the broken manager ended that run, if it did
 
     @property
     def found(self) -> bool:
         """Whether it was found as what it is, on the accounting engine or on the real model."""
-        return bool(self.plays)
+        return bool(self.plays) or any(self.code in codes for codes in (self.real or {}).values())
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -60,6 +67,17 @@ def kill(fault: Fault) -> Kill:
             if fault.code in codes and play.name not in made.plays:
                 made.plays.append(play.name)
     return made
+
+
+def kill_real(made: Kill, loaded: LoadedModel, clean: RealRun) -> None:
+    """Add what becomes of the fault on the real model, in the run of `real.run_real`; by swap where it needs one."""
+    from kvscope.inspector.faults.real import changed, run_real
+
+    manager = FAULTS[made.fault].manager()
+    broken = run_real(loaded, manager, preemption="swap" if made.fault in SWAPPING else "recompute")
+    made.real = detected(broken.trace)
+    made.changed_text = bool(changed(clean, broken))
+    made.stopped = broken.stopped
 
 
 def false_alarms() -> dict[str, dict[str, list[str]]]:

@@ -60,14 +60,14 @@ class Stage:
             hash_key=b"stage",
             **({"host_blocks": host_blocks} if host_blocks else {}),
         )
-        self.window = window
+        self.window, self.swaps = window, host_blocks
         self.words, self.expected = SlotWords(num_blocks, block_size), Expected()
         self.tokens: dict[int, list[int]] = {}
         self.extras: dict[int, Extras] = {}
         self.refused = self.wrong = 0
-        self._from: dict[int, int] = {}  # first position that no step has taken yet
-        self._parked: dict[int, int] = {}
-        self._ended: dict[int, list[int]] = {}
+        self.waiting: dict[int, int] = {}  # first position that no step has taken yet
+        self.parked: dict[int, int] = {}
+        self.ended: dict[int, list[int]] = {}
         self.open: deque[_Open] = deque()
         self._decided: list[Swap] = []
         self._requests = 0
@@ -78,8 +78,8 @@ class Stage:
 
     def prompt(self, seq_id: int, tokens: Sequence[int], extras: Extras = ()) -> bool:
         """A request arrives; it is admitted and its prompt issued, or refused."""
-        again = seq_id in self._ended
-        tokens = self._ended.pop(seq_id) if again else list(tokens)
+        again = seq_id in self.ended
+        tokens = self.ended.pop(seq_id) if again else list(tokens)
         if not again:
             self.manager.record(Kind.SUBMIT, Reason.NONE, seq_id, len(tokens), details=(self._requests, 64, 1))
             self.sink.fact({"type": "request", "request": self._requests, "name": f"r{seq_id}", "seq_ids": [seq_id],
@@ -89,10 +89,10 @@ class Stage:
             cached = self.manager.admit(seq_id, tokens, extras or self.extras.get(seq_id, ()), resumed=again)
         except OutOfBlocks:
             self.refused += 1
-            self._ended[seq_id] = list(tokens)
+            self.ended[seq_id] = list(tokens)
             return False
         self.tokens[seq_id], self.extras[seq_id] = list(tokens), extras or self.extras.get(seq_id, ())
-        self._from[seq_id] = cached
+        self.waiting[seq_id] = cached
         self.manager.write(seq_id, cached, len(tokens))
         return True
 
@@ -105,7 +105,7 @@ class Stage:
         except OutOfBlocks:
             self.refused += 1
             return False
-        self._from.setdefault(seq_id, len(self.tokens[seq_id]))
+        self.waiting.setdefault(seq_id, len(self.tokens[seq_id]))
         self.tokens[seq_id].append(token)
         return True
 
@@ -119,18 +119,18 @@ class Stage:
         self.manager.truncate(seq_id, length)
         del self.tokens[seq_id][length:]
         self.expected.cut(seq_id, length)
-        if self._from.get(seq_id, 0) >= length:
-            self._from.pop(seq_id, None)
+        if self.waiting.get(seq_id, 0) >= length:
+            self.waiting.pop(seq_id, None)
 
     def end(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP) -> None:
         """The sequence finishes, is aborted, or gives way (`Kind.PREEMPT`) and may be prompted again."""
         if seq_id not in self.tokens:
             return
         tokens = self.tokens.pop(seq_id)
-        self._from.pop(seq_id, None)
+        self.waiting.pop(seq_id, None)
         self.manager.free(seq_id, kind, reason, aux=len(tokens))
         if kind == Kind.PREEMPT:
-            self._ended[seq_id] = tokens
+            self.ended[seq_id] = tokens
 
     def preempt(self, seq_id: int) -> None:
         """The sequence gives way; its next `prompt` computes it again."""
@@ -138,18 +138,18 @@ class Stage:
 
     def slide(self, seq_id: int) -> None:
         """The blocks that no later position attends to are given back."""
-        computed = self._from.get(seq_id, len(self.tokens[seq_id]))
+        computed = self.waiting.get(seq_id, len(self.tokens[seq_id]))
         self.manager.slide(seq_id, first_needed(computed, self.window or None))
 
     def swap_out(self, seq_id: int) -> None:
         """The sequence waits in host memory; the transfer is run with the next step."""
         self.manager.swap_out(seq_id, aux=len(self.tokens[seq_id]))
-        self._parked[seq_id] = len(self.tokens[seq_id])
+        self.parked[seq_id] = len(self.tokens[seq_id])
 
     def swap_in(self, seq_id: int) -> None:
         """And it comes back."""
         self.manager.swap_in(seq_id)
-        del self._parked[seq_id]
+        del self.parked[seq_id]
 
     def grow(self, blocks: int) -> None:
         """More blocks."""
@@ -177,7 +177,7 @@ class Stage:
             self.run_swaps()
         rows = [
             Scheduled(seq_id, lo, len(self.tokens[seq_id]))
-            for seq_id, lo in self._from.items()
+            for seq_id, lo in self.waiting.items()
             if seq_id in self.tokens and (not only or seq_id in only)
         ]
         number = self.manager.begin_step(rows)
@@ -186,7 +186,7 @@ class Stage:
         copies = self.manager.drain_copies()
         self.open.append(_Open(number, rows, [np.asarray(t, np.int64) for t in tables], words, copies))
         for row in rows:
-            del self._from[row.seq_id]
+            del self.waiting[row.seq_id]
 
     def finish(self) -> None:
         """The oldest open step completes on the device."""
@@ -226,7 +226,7 @@ class Stage:
         while self.open:
             self.finish()
         for seq_id in list(self.tokens):
-            if seq_id in self._parked:
+            if seq_id in self.parked:
                 self.manager.forget_swapped(seq_id, Kind.ABORT, Reason.DRAINED)
                 del self.tokens[seq_id]
             else:
