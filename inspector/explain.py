@@ -79,6 +79,18 @@ class Victim:
     through: str  # whose tainted KV it read first; empty: it read foreign KV itself
 
 
+@dataclass(frozen=True, slots=True)
+class TokenStep:
+    """The step that made the token asked for: what it read, in whose company."""
+
+    name: str
+    seq: int
+    step: int
+    positions: tuple[int, int]
+    blocks: int
+    company: int  # other sequences in the step
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Why a request's text is what it is. `verdict`: clean, damaged, or not-affected (of the token asked for)."""
@@ -98,6 +110,7 @@ class Explanation:
     elsewhere: list[Finding] = field(default_factory=list)  # findings that explain nothing of this request
     touching: list[Finding] = field(default_factory=list)  # of these, on blocks that it held
     why_it_may_differ: list[str] = field(default_factory=list)
+    made: list[TokenStep] = field(default_factory=list)  # the steps that made the token asked for, one per sample
     lost: bool = False
 
 
@@ -156,6 +169,25 @@ class _Context:
             last = f"tokens 0..{max(made)}" if made else "no tokens"
             raise UsageError(f"{self.request} has no token {self.token}: its steps made {last}")
 
+    def made(self) -> list[TokenStep]:
+        """The steps that made the token asked for; none where no token was."""
+        events = self.trace.events
+        out: list[TokenStep] = []
+        if self.token is None:
+            return out
+        begins = np.flatnonzero(events["kind"] == Kind.STEP_BEGIN)
+        rows = np.flatnonzero((events["kind"] == Kind.SCHED) & np.isin(events["seq_id"], self.seq_ids))
+        for row in rows.tolist():
+            if self.token_of(row) != self.token:
+                continue
+            lo, hi = unpack_range(int(events["aux"][row]))
+            begun = begins[begins < row]
+            company = max(0, int(events["aux"][begun[-1]]) - 1) if len(begun) else 0
+            size = self.trace.block_size
+            out.append(TokenStep(self.names(int(events["seq_id"][row])), row_seq(self.trace, row),
+                                 int(events["step"][row]), (lo, hi), -(-hi // size) - lo // size, company))  # fmt: skip
+        return out
+
     # -- verdicts -----------------------------------------------------------------------------------------------
 
     def damaged(self, damages: list[Damage]) -> Explanation:
@@ -178,6 +210,7 @@ class _Context:
             should=self.should(cause),
             victims=self.victims(),
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
+            made=self.made() if verdict == "not-affected" else [],
             lost=self.reads.lost,
         )  # fmt: skip
 
@@ -203,6 +236,7 @@ class _Context:
             elsewhere=list(self.result.findings),
             touching=touching,
             why_it_may_differ=self.reasons(),
+            made=self.made(),
             lost=self.reads.lost,
         )
 
@@ -300,4 +334,4 @@ class _Context:
         return out
 
 
-__all__ = ["BadRead", "Explanation", "Victim", "Write", "explain", "find_request"]
+__all__ = ["BadRead", "Explanation", "TokenStep", "Victim", "Write", "explain", "find_request"]

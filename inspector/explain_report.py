@@ -59,6 +59,7 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "findings_elsewhere": [finding.to_json() for finding in told.elsewhere],
         "findings_on_its_blocks": [finding.to_json() for finding in told.touching],
         "why_it_may_differ": told.why_it_may_differ,
+        "token_steps": [asdict(made) for made in told.made],
         "events_missing": told.lost,
     }
 
@@ -68,7 +69,8 @@ def _head(told: Explanation) -> list[str]:
     if len(told.samples) > 1:
         who += f" ({len(told.samples)} samples)"
     if told.verdict == "clean":
-        return [f"{who}: clean. Each of its {told.steps} steps read what the request, its parent or its prefix wrote."]
+        head = f"{who}: clean. Each of its {told.steps} steps read what the request, its parent or its prefix wrote."
+        return [head, *_made(told)]
     where = (
         "its prompt was computed from foreign KV"
         if told.first_token is None
@@ -76,13 +78,23 @@ def _head(told: Explanation) -> list[str]:
     )
     if told.verdict == "not-affected":
         return [f"{who}: token {told.token} is not affected: its step read what was written for it.",
-                f"The request is {where}."]  # fmt: skip
+                *_made(told), f"The request is {where}."]  # fmt: skip
     lines = [f"{who}: {where}."]
     if told.token is not None:
         lines.append(
             f"Token {told.token} is {'the first of these' if told.token == told.first_token else 'one of these'}."
         )
     return lines
+
+
+def _made(told: Explanation) -> list[str]:
+    """What is known of the token asked for, where nothing is wrong with it."""
+    return [
+        f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}), which read its positions "
+        f"{made.positions[0]} to {made.positions[1] - 1} in {_count(made.blocks, 'block')}, in a batch with "
+        f"{_count(made.company, 'other sequence')}."
+        for made in told.made
+    ]
 
 
 def _read(told: Explanation, read: BadRead) -> list[str]:

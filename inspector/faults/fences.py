@@ -9,7 +9,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import Copy, SequenceTable
-from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.schema import Reason
 
 
 class FreeWithoutFence(BlockManager):

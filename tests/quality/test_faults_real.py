@@ -1,4 +1,4 @@
-"""The five ways to corrupt data, on the real model: the text changes, and `explain` names block, writer, step and token.
+"""The five ways to corrupt data, on the real model: garbled text, and `explain` names block, writer, step and token.
 
 Held against `Truth`, which keeps what the device was told to do in dictionaries and knows nothing of the trace.
 """

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kvscope.engine.block_manager import BlockManager
 from kvscope.errors import UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.explain import explain
 from kvscope.inspector.explain_report import explanation_json, explanation_text
+from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.reads import reads_of
 from kvscope.traces.schema import Kind, Reason
@@ -161,3 +163,14 @@ def test_command(toy_traces: dict[str, Path], capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["verdict"] == "clean"
     assert cli.run(["explain", str(toy_traces["clean"]), "--request", "x"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_token_of_a_clean_request_is_told_about() -> None:
+    trace = PLAYS["samples"].run(BlockManager)
+    told = explain(trace, "r1", 1)
+    assert told.verdict == "clean"
+    assert [(made.name, made.positions, made.company) for made in told.made] == [("r1", (0, 4), 3)]
+    text = explanation_text(told, trace)
+    assert "Token 1 of r1 came out of step 1" in text
+    assert "read its positions 0 to 3 in 1 block, in a batch with 3 other sequences" in text
+    assert explanation_json(told, trace)["token_steps"][0]["step"] == 1
