@@ -60,6 +60,7 @@ def run(
     fault: str | None = None,
     on_token: Callable[[int], None] | None = None,
     overwrite: bool = False,
+    provenance: bool = False,
 ) -> Outcome:
     """Run the workload once and record it.
 
@@ -70,6 +71,7 @@ def run(
         fault: the name of the planted fault, noted in the trace.
         on_token: called with the number of tokens so far.
         overwrite: replace a trace that is there.
+        provenance: check before attention whose prefix every slot holds.
     """
     import torch
 
@@ -77,6 +79,7 @@ def run(
     from kvscope.engine.engine import Engine, EngineConfig
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sequence import SamplingParams
+    from kvscope.inspector.provenance import Provenance
 
     config = EngineConfig(
         num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, record_text=True, dtype=torch.float32,
@@ -90,6 +93,8 @@ def run(
         if fault is not None:
             sink.fact({"type": "run", "fault": fault})
         engine = Engine(loaded, config, sink=sink, manager_factory=manager or BlockManager)
+        if provenance:
+            Provenance(engine)
         try:
             for number, (name, question, samples) in enumerate(REQUESTS):
                 messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]

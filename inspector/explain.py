@@ -277,12 +277,21 @@ class _Context:
         block, read = foreign.slot // self.trace.block_size, row_seq(self.trace, foreign.row)
         here = [f for f in self.result.findings if f.block == block and f.seq <= read]
         writes = {row_seq(self.trace, row) for row in (foreign.found, foreign.expected) if row >= 0}
+        events = self.trace.events
+        ends = np.flatnonzero(events["kind"][foreign.row :] == Kind.STEP_END)
+        over = row_seq(self.trace, foreign.row + int(ends[0])) if len(ends) else read  # the step is, whose read it was
+        there = [f for f in self.result.findings if f.seq <= over and f.code != "KV023"]
+        known = foreign.found >= 0
+        writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
         for chosen in (
             [f for f in here if foreign.found >= 0 and f.seq == row_seq(self.trace, foreign.found)],
             [f for f in here if f.seq in writes],
             [f for f in here if f.seq < read][-1:],
             here[-1:],
-            [f for f in self.result.findings if f.seq <= read][:1],
+            [f for f in there if (f.seq_id, f.step) == writer],  # it wrote elsewhere than its table says
+            [f for f in there if f.seq_id == int(events["seq_id"][foreign.row])],
+            there[:1],
+            [f for f in self.result.findings if f.block == block and f.seq <= over],
         ):
             if chosen:
                 return chosen[0]

@@ -96,6 +96,7 @@ def _run(console: Console, title: str, loaded: Any, trace: Path, fault: Fault | 
         outcome = workload.run(
             loaded, trace, manager=fault.manager() if fault else None, fault=fault.name if fault else None,
             on_token=lambda done: bar.update(task, completed=done), overwrite=True,
+            provenance=fault is not None and fault.code == "KV023",
         )  # fmt: skip
         bar.update(task, total=outcome.tokens)
     seconds = time.perf_counter() - start

@@ -85,6 +85,53 @@ def run(
     raise typer.Exit(1 if missed or alarms else 0)
 
 
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A fault (`kvscope faults list`).")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """One fault on SmolLM2: what the model says without and with it, and what `explain` tells of the first damage.
+
+    Exits 1 if the fault was found, as a check of its trace would; 0 if that run does nothing that it breaks.
+
+    Example: kvscope faults show stale-table
+    """
+    from kvscope.errors import UsageError
+    from kvscope.inspector.explain import explain
+    from kvscope.inspector.explain_report import explanation_json, explanation_text
+    from kvscope.inspector.faults import FAULTS
+    from kvscope.inspector.faults.real import changed, run_real
+    from kvscope.inspector.findings import check
+
+    if name not in FAULTS:
+        raise UsageError(f"fault {name!r} is unknown: choose one of {', '.join(FAULTS)}")
+    loaded, clean = _real_model()
+    broken = run_real(loaded, FAULTS[name].manager())
+    result = check(broken.trace)
+    differ = changed(clean, broken)
+    texts = [
+        {"request": request, "sample": k, "clean": clean.texts[request][k], "broken": broken.texts[request][k]}
+        for request, samples in differ.items()
+        for k in samples
+    ]
+    wrong = broken.truth.first if broken.truth is not None else {}
+    first = min(wrong.values(), key=lambda found: (found.step, found.seq_id), default=None)
+    told = explain(broken.trace, f"s{first.seq_id}", result=result) if first is not None else None
+    if as_json:
+        record = {
+            "fault": name, "code": FAULTS[name].code, "codes": sorted({f.code for f in result.findings}),
+            "texts": texts, "explanation": explanation_json(told, broken.trace) if told is not None else None,
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(f"{name}: {FAULTS[name].title}\n")
+        for text in texts:
+            sys.stdout.write(f"\n{text['request']}/{text['sample']}\n  clean   {text['clean']!r}\n")
+            sys.stdout.write(f"  broken  {text['broken']!r}\n")
+        sys.stdout.write("\n" + (explanation_text(told, broken.trace) if told is not None else "no damage") + "\n")
+    raise typer.Exit(1 if result.findings else 0)
+
+
 def _real_model() -> tuple[LoadedModel, RealRun]:
     """The embedded model, and what it says without a fault."""
     import torch
