@@ -139,7 +139,7 @@ def markdown(kills: list[Kill]) -> str:
 
 
 def _cell(codes: list[str], own: str) -> str:
-    return " ".join(f"**{code[3:]}**" if code == own else code[3:] for code in codes)
+    return " ".join(f"**{code[3:]}**" if code == own else code[3:] for code in sorted(codes))
 
 
 def _real(made: Kill) -> str:

@@ -76,9 +76,9 @@ def test_runs_without_faults_pass() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults_do_not_pass(name: str) -> None:
-    for seed in range(4):
+    for seed in range(2):
         agree(run(seed, fault=name))
-    for play in PLAYS.values():
+    for play in list(PLAYS.values())[list(FAULTS).index(name) % 4 :: 4]:
         agree(play.run(FAULTS[name].manager()))
 
 
