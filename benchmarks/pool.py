@@ -211,6 +211,16 @@ def measure(num_blocks: int = 1 << 14, rounds: int = ROUNDS, sizes: tuple[int, .
     return [*speed_rows(num_blocks, rounds), *growth_rows(sizes, rounds), *memory_rows(), *step_rows(rounds)]
 
 
+def verdict(row: dict[str, Any]) -> str:
+    """The goal of a row, in words, and whether it is met."""
+    if row["gate"] is None:
+        return ""
+    bound, unit = ("at most", row["unit"]) if row["ratio"] is None or row["unit"] == "us" else ("at least", "x")
+    if "growth" in row["name"]:
+        bound, unit = "at most", "x"
+    return f"goal {bound} {row['gate']:g} {unit}: {'met' if row['ok'] else 'MISSED'}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the rows; exit code 1 when a gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.pool", description=__doc__)
@@ -224,8 +234,9 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         for row in rows:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:8.2f} x of {row['baseline']:.1f}"
-            gate = "" if row["gate"] is None else f"  gate {row['gate']:g}  {'ok' if row['ok'] else 'MISSED'}"
-            print(f"{row['name']:72} {row['value']:10.1f} {row['unit']:9}{ratio}{gate}")
+            print(f"{row['name']:72} {row['value']:10.1f} {row['unit']:12}{ratio:24}{verdict(row)}")
+        goals = [row for row in rows if row["gate"] is not None]
+        print(f"{sum(row['ok'] for row in goals)} of {len(goals)} goals met")
     return 1 if any(row["ok"] is False for row in rows) else 0
 
 

@@ -124,6 +124,19 @@ class BlockPool(BlockLife):
 
     def release(self, block: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """One table entry gone; the last holder's release frees, quarantines or caches the block."""
+        if (
+            ENTRY <= self._words[block] < _PLAIN_END  # its only holder, and not in the index
+            and self.open_leases == 0
+            and self.newest_use <= self.completed_step
+        ):
+            if self.sink is not None:
+                gen = self._gen[block]
+                self.sink.emit(_RELEASE, reason, block, gen, 1, 0, self._fill[block], seq_id, lblock)
+                self.sink.emit(FREED, reason, block, gen, 0, 0, 0)
+            self.num_held -= 1
+            self._words[block] = 0
+            self._free.push(block)
+            return
         held = self._entries[block]
         before = held + self._leases[block]
         if self.sink is not None:
@@ -155,17 +168,21 @@ class BlockPool(BlockLife):
     def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason, lblock: int = 0) -> None:
         """`retain` of a table row from logical block `lblock` on; the blocks are distinct and in a table already."""
         words = self.words[blocks]
-        if len(blocks) < _BULK or _least(words) < ENTRY:
+        low = int(_least(words)) if len(blocks) >= _BULK else 0
+        if low < ENTRY:
             for i, block in enumerate(blocks.tolist(), lblock):
                 self.retain(block, kind, seq_id=seq_id, lblock=i, reason=reason)
             return
-        self.words[blocks] = words + ENTRY
-        self.num_shared += int(np.count_nonzero(words < 2 * ENTRY))
+        alike = int(_most(words)) == low  # as a rule: blocks of a prefix are full, and shared by the same tables
+        self.words[blocks] = low + ENTRY if alike else words + ENTRY
+        alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else int(np.count_nonzero(words < 2 * ENTRY))
+        self.num_shared += alone
         if self.sink is not None:
             before, after = self._references(blocks, words, 1)
             self.sink.emit_many(
                 kind, reason, block=blocks, gen=self.gen[blocks], ref_before=before, ref_after=after,
-                fill=words & FILL_MASK, seq_id=seq_id, lblock=numbers(lblock, len(blocks)),
+                fill=low & FILL_MASK if alike else words & FILL_MASK, seq_id=seq_id,
+                lblock=numbers(lblock, len(blocks)),
             )  # fmt: skip
 
     def release_row(self, blocks: IntArray, *, seq_id: Ints, lblock: Ints, reason: Reason) -> None:
@@ -180,23 +197,37 @@ class BlockPool(BlockLife):
                 logical = lblock + i if isinstance(lblock, int) else int(lblock[i])
                 self.release(int(blocks[i]), seq_id=sequence, lblock=logical, reason=reason)
             return
-        blocks, words = blocks[::-1], words[::-1]
+        blocks = blocks[::-1].copy()
+        words = words[::-1]
         if self.users:
             self.use_row(blocks, seq_id)
+        low, high = int(_least(words)), int(_most(words))
         gens: npt.NDArray[Any] = self.gen[blocks] if self.sink is not None else blocks
         if self.sink is not None:
             before, after = self._references(blocks, words, -1)
             self.sink.emit_many(
-                _RELEASE, reason, block=blocks, gen=gens, ref_before=before, ref_after=after, fill=words & FILL_MASK,
+                _RELEASE, reason, block=blocks, gen=gens, ref_before=before, ref_after=after,
+                fill=low & FILL_MASK if low == high else words & FILL_MASK,
                 seq_id=seq_id if isinstance(seq_id, int) else seq_id[::-1],
                 lblock=(numbers(lblock, len(blocks)) if isinstance(lblock, int) else lblock)[::-1],
             )  # fmt: skip
         quiet = self.open_leases == 0 and self.newest_use <= self.completed_step
-        if quiet and _most(words) < _PLAIN_END:  # one entry each, not published: all of them are free now
+        if quiet and high < _PLAIN_END:  # one entry each, not published: all of them are free now
             self.num_held -= len(blocks)
             self._free_many(blocks, gens, reason)
-            return
-        words = words - ENTRY
+        elif low == high >= 2 * ENTRY:  # others hold all of them
+            self.words[blocks] = low - ENTRY
+            self.num_shared -= len(blocks) if low < 3 * ENTRY else 0
+        else:
+            self._let_go(blocks, words - ENTRY, gens, reason, quiet=quiet)
+
+    def _let_go(
+        self, blocks: IntArray, words: IntArray, gens: npt.NDArray[Any], reason: Reason, *, quiet: bool
+    ) -> None:
+        """`words` are these blocks' from now on: some are free, some are kept, some still held.
+
+        quiet: no block is leased, and no step is open.
+        """
         alone = int(np.count_nonzero(words < ENTRY))
         self.num_held -= alone
         self.num_shared -= int(np.count_nonzero(words < 2 * ENTRY)) - alone

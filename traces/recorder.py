@@ -34,7 +34,7 @@ from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
 from kvscope.traces.retention import Kept, Retention
-from kvscope.traces.rows import RowWriter
+from kvscope.traces.rows import RowWriter, marks_from
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
 from kvscope.traces.sink import PoolFacts, Site
@@ -291,7 +291,7 @@ class Recorder(RowWriter):
             first = self._sealed
             slot = first & self._mask
             count = min(self._next - first, self._seal_rows, self._mask + 1 - slot)
-            written = self._marks[slot : slot + count] == self._marks_of(first - slot)[slot : slot + count]
+            written = self._marks[slot : slot + count] == marks_from(first, count)
             if not written.all():
                 count = int(np.argmin(written))
             if not count:

@@ -67,9 +67,13 @@ _INT16 = np.dtype(np.int16)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@functools.cache
-def _iota(length: int) -> npt.NDArray[np.int64]:
-    return np.arange(length, dtype=np.int64)
+_FIRST_MARKS = np.arange(1, (1 << 12) + 1, dtype=np.int64)
+
+
+def marks_from(seq: int, rows: int) -> npt.NDArray[np.int64]:
+    """The marks of `rows` rows from `seq` on."""
+    few = rows <= len(_FIRST_MARKS)
+    return _FIRST_MARKS[:rows] + seq if few else np.arange(seq + 1, seq + 1 + rows, dtype=np.int64)
 
 
 def events_of(rows: npt.NDArray[np.void]) -> EventArray:
@@ -121,7 +125,6 @@ class RowWriter(Origins):
         self._mark: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._times: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._origins: npt.NDArray[np.void] = np.empty(0, "V8")
-        self._lap: tuple[int, npt.NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         self._pack = ROW.pack_into
         self._guarded = not gil_enabled()
         if self._guarded:
@@ -146,7 +149,6 @@ class RowWriter(Origins):
         self._times, self._origins = self._rows["t_ns"], self._rows.view(_PARTS)["origin"]
         self._raw = np.frombuffer(self._buffer, f"V{ROW_BYTES}")
         self._mask = capacity - 1
-        self._lap = (-1, self._lap[1])
 
     def emit(
         self,
@@ -277,7 +279,7 @@ class RowWriter(Origins):
                     self._detail_rows(seq, slot, details[done : done + rows])
             finally:
                 # Even when interrupted: a claimed row without its mark would hold up everything behind it.
-                marks[part] = self._marks_of(seq - slot)[part]
+                marks[part] = marks_from(seq, rows)
             done += rows
         return first
 
@@ -302,20 +304,12 @@ class RowWriter(Origins):
                 if details is not None:
                     self._detail_rows(seq, slot, details)
             finally:
-                marks[slot:end] = self._marks_of(seq - slot)[slot:end]
+                marks[slot:end] = marks_from(seq, count)
             return seq
         columns = [(i, sheet.rows[name]) for i, name in enumerate(_BULK)]
         kind, reason = int(sheet.rows["kind"][0]), int(sheet.rows["reason"][0])
         template = _TEMPLATE(self._t, self._origin, 0, -1, -1, -1, -1, -1, -1, -1, kind, reason, 0)
         return self._emit_rows(template, columns, count, details)
-
-    def _marks_of(self, lap: int) -> npt.NDArray[np.int64]:
-        """The marks of all slots when slot 0 holds the row with seq `lap`."""
-        known, marks = self._lap
-        if known != lap:
-            marks = _iota(self._mask + 1) + (lap + 1)
-            self._lap = (lap, marks)
-        return marks
 
     def _pack_clipped(self, seq: int, *values: Any) -> None:
         """Write the claimed row although a value does not fit: each is put at the end of its column's range."""
