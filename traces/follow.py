@@ -54,6 +54,11 @@ class Follower:
         self.refresh()
 
     @property
+    def live(self) -> bool:
+        """Whether its writer was alive at the last refresh."""
+        return self._hot.live
+
+    @property
     def first(self) -> int:
         """The lowest seq that is there; `end` where there is none."""
         if self._sealed.batches:

@@ -28,6 +28,7 @@ COMMANDS = {
     "check": "check:check",
     "explain": "explain:explain",
     "dashboard": "dashboard:dashboard",
+    "top": "top:top",
     "query": "query:query",
     "export": "export:export",
     "import": "import_:import_file",

@@ -156,3 +156,16 @@ def _since(known: npt.NDArray[np.int64], block: npt.NDArray[np.int32], when: npt
     mine = np.append(first[1:], True) & (latest >= opened)
     known[block[mine]] = values[latest[mine]]
     return durations
+
+
+def totals(counted: Counted, dropped: int) -> dict[str, int]:
+    """What has happened since the trace began, by the names of the measures."""
+    kinds = counted.kinds
+    return {
+        "events": counted.events, "dropped_events": dropped, "cow_copies": counted.cow_copies,
+        "cow_slots": counted.copied_slots, "preemptions": int(kinds[Kind.PREEMPT]),
+        "refusals": int(kinds[Kind.REFUSED]), "oom_events": counted.oom_events, "evictions": int(kinds[Kind.EVICT]),
+        "prefix_hit_blocks": int(kinds[Kind.HIT]), "prefix_hit_tokens": counted.hit_tokens,
+        "prefix_query_tokens": counted.query_tokens, "finished": int(kinds[Kind.FINISH]),
+        "aborted": int(kinds[Kind.ABORT]),
+    }  # fmt: skip

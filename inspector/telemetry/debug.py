@@ -69,6 +69,11 @@ def _pool_routes(router: APIRouter, watch: Watch) -> None:
         """Counts of the pool, its measures, tables, and the requests that are queued or running."""
         return JSONResponse({"run": watch.run_id, **ask(state_now)})
 
+    @router.get("/frame")
+    def frame() -> JSONResponse:
+        """One summary frame, as `/live` sends them."""
+        return JSONResponse(watch.frame())
+
     @router.get("/pool", response_class=Response)
     def pool() -> Response:
         """Every block of the pool as one Arrow batch; `x-kvscope-seq` is the last event before it."""

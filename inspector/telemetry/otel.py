@@ -27,8 +27,9 @@ import kvscope
 from kvscope.engine.server.asked import Asked
 from kvscope.engine.server.timing import FIRST_TOKEN, PER_TOKEN, WHOLE
 from kvscope.inspector.findings import Finding
+from kvscope.inspector.telemetry.counted import totals
 from kvscope.inspector.telemetry.spans import RequestSpan, SpanEvent, SpanFold, StepSpan
-from kvscope.inspector.telemetry.watch import Watch, totals
+from kvscope.inspector.telemetry.watch import Watch
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvscope.errors import EngineFailed
-from kvscope.inspector.telemetry.counted import Counted
+from kvscope.inspector.telemetry.counted import Counted, totals
 from kvscope.inspector.telemetry.gauges import Gauges, gauges
 from kvscope.traces.follow import Follower
-from kvscope.traces.schema import Kind
 
 if TYPE_CHECKING:
     from kvscope.engine.server.loop import EngineLoop
@@ -112,16 +111,3 @@ class Watch:
             self._counted.add(part.events)
             self._counted_to = int(part.seqs[-1]) + 1
         return self._counted, self.follower.dropped
-
-
-def totals(counted: Counted, dropped: int) -> dict[str, int]:
-    """What has happened since the trace began, by the names of the measures."""
-    kinds = counted.kinds
-    return {
-        "events": counted.events, "dropped_events": dropped, "cow_copies": counted.cow_copies,
-        "cow_slots": counted.copied_slots, "preemptions": int(kinds[Kind.PREEMPT]),
-        "refusals": int(kinds[Kind.REFUSED]), "oom_events": counted.oom_events, "evictions": int(kinds[Kind.EVICT]),
-        "prefix_hit_blocks": int(kinds[Kind.HIT]), "prefix_hit_tokens": counted.hit_tokens,
-        "prefix_query_tokens": counted.query_tokens, "finished": int(kinds[Kind.FINISH]),
-        "aborted": int(kinds[Kind.ABORT]),
-    }  # fmt: skip

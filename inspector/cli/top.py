@@ -1,0 +1,179 @@
+"""`kvscope top`: a pool in a terminal, while it works."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from kvscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvscope.inspector.top import Glance, History, Source
+
+# Okabe and Ito's hues, as in the dashboard; a state is told by its letter too.
+STATES = (
+    ("private", "P", "#0072B2"), ("shared", "S", "#E69F00"), ("in_transit", "T", "#CC79A7"),
+    ("cached", "C", "#56B4E9"), ("quarantined", "Q", "#D55E00"), ("free", "F", "#7B8794"),
+)  # fmt: skip
+COLOURS = {letter: colour for _, letter, colour in STATES} | {"W": "#009E73"}
+_SPARKS = " ▁▂▃▄▅▆▇█"
+_MAP_ROWS = 24
+
+
+def top(
+    place: Annotated[str, typer.Argument(help="A trace, or the URL of a server with --debug-routes.")],
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, then end; as on a pipe.")] = False,
+    token_file: Annotated[Path | None, typer.Option(help="File with the server's bearer token.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One look as one JSON object on standard output.")] = False,
+) -> None:
+    """Watch a pool: its measures, its blocks by state, and a map, live until Ctrl-C or the end of the trace.
+
+    Example: kvscope top live.kvtrace
+    """
+    from kvscope.inspector.top import History
+
+    if not 0.1 <= interval <= 3600:
+        raise UsageError(f"interval is {interval:g}: must be 0.1..3600 seconds")
+    source, history = _source(place, token_file), History()
+    history.add(source.look())
+    if as_json:
+        sys.stdout.write(json.dumps(history.kept[-1].to_json(history.rates()), ensure_ascii=False) + "\n")
+        return
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        console.print(screen(history, console.width, _MAP_ROWS))
+        return
+    _follow(source, history, console, interval)
+
+
+def _source(place: str, token_file: Path | None) -> Source:
+    from kvscope.inspector.remote import is_url
+    from kvscope.inspector.top import FolderSource, ServerSource
+
+    if is_url(place):
+        token = token_file.read_text(encoding="utf-8", errors="replace")[:4096].strip() if token_file else None
+        return ServerSource(place, token)
+    if token_file is not None:
+        raise UsageError("token-file is for a server's URL, and a trace was given")
+    return FolderSource(Path(place))
+
+
+def _follow(source: Source, history: History, console: Console, interval: float) -> None:
+    """Look again and again; a trace whose writer is gone is shown once more, and that is the end."""
+    rows = max(4, console.height - 14)
+    with Live(screen(history, console.width, rows), console=console, auto_refresh=False) as live:
+        while history.kept[-1].live:
+            time.sleep(interval)
+            history.add(source.look())
+            live.update(screen(history, console.width, max(4, console.height - 14)), refresh=True)
+
+
+def screen(history: History, width: int, map_rows: int) -> Group:
+    """The whole picture: title, stat row, occupancy, map."""
+    glance = history.kept[-1]
+    if not glance.pool:
+        return Group(_title(glance), Text(glance.failed or "the engine is in the middle of a long step", "yellow"))
+    parts: list[Any] = [_title(glance), *_stats(glance, history, width), *_occupancy(glance, history, width)]
+    return Group(*parts, Text(), *_map(glance, width, map_rows))
+
+
+def _title(glance: Glance) -> Text:
+    pool = glance.pool
+    text = Text(glance.name, "bold")
+    text.append("  live" if glance.live else "  at its end", "green" if glance.live else "dim")
+    if pool:
+        text.append(f"  seq {pool['seq']:,}  step {pool['step']:,}" if pool["seq"] is not None else "", "dim")
+    if glance.failed:
+        text.append(f"  {glance.failed}", "bold red")
+    if glance.totals.get("dropped_events"):
+        text.append(f"  {glance.totals['dropped_events']:,} events dropped: what is shown is incomplete", "bold red")
+    return text
+
+
+def _stats(glance: Glance, history: History, width: int) -> list[Text]:
+    """The stat row: names above, values below; on a narrow terminal more than one such pair of lines."""
+    pool, totals, rates = glance.pool, glance.totals, history.rates()
+    used = 1 - (pool["blocks"]["free"] + pool["blocks"]["cached"]) / pool["num_blocks"]
+    hits = (
+        totals.get("prefix_hit_tokens", 0) / totals["prefix_query_tokens"]
+        if totals.get("prefix_query_tokens")
+        else None
+    )
+    figures = [
+        ("in use", _percent(used), "bold red" if used >= 0.98 else "yellow" if used >= 0.9 else "bold"),
+        ("running", str(pool["running"]), "bold"), ("waiting", str(pool["waiting"]), "bold"),
+        ("hit rate", _percent(hits), "bold"), ("tail waste", _percent(pool["tail_waste"]), "bold"),
+        ("saved", f"{pool['saved_blocks']:,}", "bold"), ("cow", f"{totals.get('cow_copies', 0):,}", "bold"),
+        ("preempted", f"{totals.get('preemptions', 0):,}", "bold"),
+        ("evicted", f"{totals.get('evictions', 0):,}", "bold"),
+        ("tokens/s", _rate(rates["tokens_per_s"]), "bold"), ("events/s", _rate(rates["events_per_s"]), "bold"),
+    ]  # fmt: skip
+    if glance.findings is not None:
+        count = glance.findings["count"]
+        figures.append(("findings", str(count), "bold red" if count else "bold green"))
+    lines: list[Text] = []
+    room = 0
+    for name, value, style in figures:
+        cell = max(len(name), len(value)) + 2
+        if room < cell:
+            lines += [Text(), Text()]
+            room = width
+        lines[-2].append(name.ljust(cell), "dim")
+        lines[-1].append(value.ljust(cell), style)
+        room -= cell
+    return lines
+
+
+def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
+    """A bar of the pool by state, its legend, and the pool in use over the last looks."""
+    blocks, total = glance.pool["blocks"], glance.pool["num_blocks"]
+    bar, legend, at = Text(), Text(), 0
+    cells = max(10, width - 1)
+    seen = 0
+    for name, letter, colour in STATES:
+        seen += blocks[name]
+        end = round(seen / total * cells)
+        bar.append(letter * (end - at), f"on {colour} {colour}" if letter != "F" else "#3A4149")
+        at = end
+        legend.append(f"{letter} ", f"bold {colour}")
+        legend.append(f"{name.replace('_', ' ')} {blocks[name]:,}   ")
+    lines = [Text(), bar, legend]
+    used = history.used()[-(cells - 8) :]
+    if len(used) > 1:
+        line = Text("in use  ", "dim")
+        line.append("".join(_SPARKS[min(8, round(value * 8))] for value in used), COLOURS["P"])
+        lines.append(line)
+    return lines
+
+
+def _map(glance: Glance, width: int, rows: int) -> list[Text]:
+    """One letter per block, or per run of blocks where they do not fit."""
+    columns = max(8, width - 10)
+    columns -= columns % 8
+    per, cells = glance.cells(columns * rows)
+    lines = []
+    for at in range(0, len(cells), columns):
+        line = Text(f"{at * per:>8} ", "dim")
+        for letter in cells[at : at + columns]:
+            line.append("·" if letter == "F" else letter, COLOURS[letter] if letter != "F" else "dim")
+        lines.append(line)
+    if per > 1:
+        lines.append(Text(f"         a letter stands for {per:,} blocks: the most telling of them", "dim"))
+    return lines
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,199 @@
+"""A pool at a glance, as it is now: of a trace folder that is being written, or of a running server.
+
+FolderSource   folds rows as they come; nothing of the trace is kept
+ServerSource   asks the debug routes
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.inspector.remote import Server
+from kvscope.inspector.state import STATE_LETTERS, WRITING_LETTER, BlockState, PoolState, pool_state
+from kvscope.inspector.telemetry.counted import Counted, totals
+from kvscope.traces.fold import BlockFold, events_columns
+from kvscope.traces.follow import Follower
+from kvscope.traces.schema import EventArray, Kind
+
+LETTERS = STATE_LETTERS + WRITING_LETTER
+_URGENCY = "FCPSTWQ"  # what a cell that stands for several blocks shows: the most telling of them
+_RANK = np.asarray([_URGENCY.index(letter) for letter in LETTERS], np.uint8)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What is seen at one moment. `pool` and `totals` hold measures by their names; None where they are not known."""
+
+    name: str
+    live: bool
+    pool: dict[str, Any]
+    totals: dict[str, int]
+    letters: npt.NDArray[np.uint8]  # index into LETTERS, one per block
+    at_s: float  # when: of the trace's clock for a folder, the wall's for a server
+    findings: dict[str, Any] | None = None
+    failed: str | None = None
+
+    def cells(self, most: int) -> tuple[int, str]:
+        """(blocks per cell, one letter per cell) in at most so many cells."""
+        count = len(self.letters)
+        per = max(1, -(-count // max(most, 1)))
+        ranks = np.zeros(-(-count // per) * per if count else 0, np.uint8)
+        ranks[:count] = _RANK[self.letters]
+        top = ranks.reshape(-1, per).max(axis=1) if count else ranks
+        return per, "".join(_URGENCY[rank] for rank in top.tolist())
+
+    def to_json(self, rates: dict[str, float | None]) -> dict[str, Any]:
+        """As one JSON object."""
+        per, cells = self.cells(1 << 17)
+        return {
+            "schema": "kvscope-top/1", "name": self.name, "live": self.live, "failed": self.failed, "pool": self.pool,
+            "totals": self.totals, "rates": rates, "findings": self.findings,
+            "map": {"blocks_per_cell": per, "cells": cells},
+        }  # fmt: skip
+
+
+class Source(Protocol):
+    """Where glances come from."""
+
+    def look(self) -> Glance:
+        """The pool now.
+
+        Raises:
+            TraceError: it cannot be seen any more.
+        """
+        ...
+
+
+class _Lineup:
+    """Who runs and who waits, by their events."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.waiting: set[int] = set()
+        self.computed = 0  # positions computed in all steps
+        self.step, self.t_ns = -1, 0
+
+    def add(self, events: EventArray) -> None:
+        if not len(events):
+            return
+        self.computed += int(events["aux"][events["kind"] == Kind.STEP_END].sum())
+        self.step, self.t_ns = int(events["step"].max(initial=self.step)), int(events["t_ns"][-1])
+        for event in events[_MOVES[events["kind"]]]:
+            kind, seq_id = int(event["kind"]), int(event["seq_id"])
+            self.running.discard(seq_id)
+            self.waiting.discard(seq_id)
+            if kind in (Kind.SUBMIT, Kind.PREEMPT):
+                self.waiting.add(seq_id)
+            elif kind in (Kind.ADMIT, Kind.RESUME, Kind.FORK):
+                self.running.add(seq_id)
+
+
+_MOVES = np.zeros(256, np.bool_)
+_MOVES[[Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.PREEMPT, Kind.FINISH, Kind.ABORT]] = True
+
+
+class FolderSource:
+    """A trace folder, or a packed trace.
+
+    Raises:
+        TraceError: there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._follower = Follower(path)
+        self._name = path.name
+        self._fold = BlockFold(self._follower.pool.num_blocks)
+        self._counted = Counted(self._follower.pool.num_blocks)
+        self._lineup = _Lineup()
+        self._next = 0
+
+    def look(self) -> Glance:
+        """Fold what was written since."""
+        follower = self._follower
+        follower.refresh()
+        for part in follower.rows(self._next):
+            self._fold.apply(events_columns(part.events, part.seqs))
+            self._counted.add(part.events)
+            self._lineup.add(part.events)
+            self._next = int(part.seqs[-1]) + 1
+        now = pool_state(self._fold, self._next - 1, follower.pool.block_size, None)
+        pool = _measures(now, follower.pool.block_bytes) | {
+            "step": self._lineup.step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
+        }  # fmt: skip
+        counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._lineup.computed}
+        return Glance(self._name, follower.live, pool, counts, letters_of(now), self._lineup.t_ns / 1e9)
+
+
+class ServerSource:
+    """A running server with debug routes; arguments as `Server`'s."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._server = Server(url, token)
+
+    def look(self) -> Glance:
+        """Ask it; raises as `Server.get` does."""
+        frame = self._server.json("/frame")
+        totals = dict(frame["totals"] or {}) | {"generated_tokens": frame["generated_tokens"]}
+        if frame["pool"] is None:
+            return Glance(self._server.url, True, {}, totals, np.empty(0, np.uint8), time.time(), frame["findings"],
+                          frame["failed"])  # fmt: skip
+        pool = self._server.pool()
+        return Glance(frame["model"], True, frame["pool"], totals, letters_of(pool), time.time(), frame["findings"],
+                      frame["failed"])  # fmt: skip
+
+
+@dataclass
+class History:
+    """The last glances, for rates and a curve of the pool."""
+
+    kept: deque[Glance] = field(default_factory=lambda: deque(maxlen=240))
+
+    def add(self, glance: Glance) -> None:
+        """The newest one."""
+        self.kept.append(glance)
+
+    def rates(self, span: int = 5) -> dict[str, float | None]:
+        """Events, tokens and preemptions per second over the last few glances; None where no time has passed."""
+        last = self.kept[-1]
+        before = self.kept[max(0, len(self.kept) - 1 - span)]
+        passed = last.at_s - before.at_s
+        tokens = "generated_tokens" if "generated_tokens" in last.totals else "computed_tokens"
+        names = {"events_per_s": "events", "tokens_per_s": tokens, "preemptions_per_s": "preemptions"}
+        if passed <= 0 and last.at_s > 0 and len(self.kept) == 1 and tokens == "computed_tokens":
+            return {key: last.totals.get(name, 0) / last.at_s for key, name in names.items()}  # of the whole trace
+        return {
+            key: (last.totals[name] - before.totals.get(name, 0)) / passed
+            if passed > 0 and name in last.totals else None for key, name in names.items()
+        }  # fmt: skip
+
+    def used(self) -> list[float]:
+        """Share of the pool that could not be handed out, glance by glance."""
+        return [1 - (g.pool["blocks"]["free"] + g.pool["blocks"]["cached"]) / g.pool["num_blocks"]
+                for g in self.kept if g.pool]  # fmt: skip
+
+
+def letters_of(pool: PoolState) -> npt.NDArray[np.uint8]:
+    """Index into LETTERS, per block."""
+    writing = pool.writing & (pool.state == BlockState.PRIVATE)
+    return np.where(writing, len(STATE_LETTERS), pool.state).astype(np.uint8)
+
+
+def _measures(now: PoolState, block_bytes: int) -> dict[str, Any]:
+    held = now.entries + now.leases > 0
+    slots, filled = int(held.sum()) * now.block_size, int(now.fill[held].sum())
+    entries, distinct = int(now.entries.sum()), int((now.entries > 0).sum())
+    return {
+        "seq": now.seq, "blocks": now.counts, "num_blocks": now.num_blocks, "block_size": now.block_size,
+        "block_bytes": block_bytes, "table_entries": entries, "saved_blocks": entries - distinct,
+        "saved_bytes": (entries - distinct) * block_bytes, "filled_slots": filled,
+        "tail_waste": 1 - filled / slots if slots else None, "utilization": filled / slots if slots else None,
+        "sharing_factor": entries / distinct if distinct else None,
+        "pool_utilization": filled / (now.num_blocks * now.block_size) if now.num_blocks else None,
+    }  # fmt: skip

@@ -1,0 +1,147 @@
+"""`kvscope top`: what it shows of a folder and of a server is what their state is; on a pipe it is one look."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kvscope.engine.model import load_model
+from kvscope.inspector import cli
+from kvscope.inspector.cli import top
+from kvscope.inspector.measures import summary
+from kvscope.inspector.state import state_at
+from kvscope.inspector.top import LETTERS, FolderSource, Glance, History, ServerSource
+from kvscope.traces import Kind, PoolFacts, Recorder, open_trace, pack
+
+
+def shown(history: History, width: int = 100, rows: int = 10) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(top.screen(history, width, rows))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("name", ["clean", "missing-copy"])
+def test_a_folder_is_folded_to_its_end(toy_traces: dict[str, Path], name: str) -> None:
+    trace = open_trace(toy_traces[name])
+    glance, measured, state = FolderSource(toy_traces[name]).look(), summary(trace), state_at(trace, 1 << 60)
+    assert glance.pool["blocks"] == state.counts
+    assert "".join(LETTERS[i] for i in glance.letters) == "".join(state.letter(b) for b in range(state.num_blocks))
+    assert glance.pool["seq"] == int(trace.seqs[-1])
+    for measure in ("cow_copies", "preemptions", "refusals", "evictions", "oom_events", "prefix_hit_tokens"):
+        assert glance.totals[measure] == measured[measure], measure
+    assert glance.pool["running"] == glance.pool["waiting"] == 0
+    assert not glance.live
+
+
+def test_a_growing_folder_is_followed(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "t.kvtrace", pool=PoolFacts(4, 4)) as sink:
+        source, history = FolderSource(tmp_path / "t.kvtrace"), History()
+        history.add(source.look())
+        assert history.kept[-1].pool["blocks"]["free"] == 4
+        seq = sink.emit(Kind.SUBMIT, seq_id=7, aux=3)
+        sink.detail(seq, (0, 5, 1))
+        history.add(source.look())
+        assert (history.kept[-1].pool["waiting"], history.kept[-1].pool["running"]) == (1, 0)
+        sink.emit(Kind.ADMIT, seq_id=7)
+        sink.emit(Kind.ALLOC, 1, 2, 1, 0, 1, 0, 7, 0)
+        history.add(source.look())
+        glance = history.kept[-1]
+        assert (glance.pool["waiting"], glance.pool["running"], glance.live) == (0, 1, True)
+        assert glance.cells(100) == (1, "FFPF")
+        assert glance.cells(2) == (2, "FP")
+        assert "private 1" in shown(history)
+    assert not source.look().live
+
+
+def test_a_server_shows_what_its_trace_does(served_engine: ModuleType, tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run.kvtrace"
+    with served_engine.serving(load_model(tiny_folder), folder, sanitize=True) as (base, loop, _):
+        served_engine.ask(base, prompt="the cat sat on the mat", n=2, max_tokens=9)
+        served_engine.until(lambda: not loop.call(lambda engine: engine.has_work))
+        seen, folded = ServerSource(base).look(), FolderSource(folder).look()
+        assert cli.run(["top", base, "--json"]) == 0
+    assert seen.pool["blocks"] == folded.pool["blocks"]
+    assert seen.letters.tolist() == folded.letters.tolist()
+    assert {k: v for k, v in seen.totals.items() if k in folded.totals} == {
+        k: v for k, v in folded.totals.items() if k != "computed_tokens"
+    }
+    assert seen.totals["generated_tokens"] == 18
+    assert seen.findings is not None
+    history = History()
+    history.add(seen)
+    assert "findings" in shown(history)
+
+
+def test_json_and_pipe(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack(toy_traces["clean"], tmp_path / "t.kvpack")
+    for place in (toy_traces["clean"], tmp_path / "t.kvpack"):
+        assert cli.run(["top", str(place), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["schema"], len(told["map"]["cells"])) == ("kvscope-top/1", told["pool"]["num_blocks"])
+        assert told["rates"]["events_per_s"] > 0
+        assert cli.run(["top", str(place)]) == 0
+        out = capsys.readouterr().out
+        assert "in use" in out
+        assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_every_line_fits(toy_traces: dict[str, Path], width: int) -> None:
+    history = History()
+    source = FolderSource(toy_traces["clean"])
+    for _ in range(3):
+        history.add(source.look())
+    assert max(map(len, shown(history, width).splitlines())) <= width
+
+
+def test_a_large_pool_keeps_what_matters() -> None:
+    letters = np.zeros(1 << 20, np.uint8)
+    letters[777_777] = LETTERS.index("Q")
+    glance = Glance("x", False, {}, {}, letters, 0.0)
+    per, cells = glance.cells(1000)
+    assert (len(cells) <= 1000, cells[777_777 // per], cells.count("Q")) == (True, "Q", 1)
+
+
+def test_an_engine_that_has_failed_is_told() -> None:
+    history = History()
+    history.add(Glance("m", True, {}, {"events": 5}, np.empty(0, np.uint8), 0.0, failed="a step failed: boom"))
+    assert "boom" in shown(history)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["no-such.kvtrace"], "no-such.kvtrace"), (["http://127.0.0.1:9"], "cannot reach"),
+     (["x", "--interval", "0"], "interval is 0"), (["x", "--token-file", "y"], "token-file is for")],
+)  # fmt: skip
+def test_odd_places_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert cli.run(["top", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert (err.count("\n"), says in err) == (1, True)
+
+
+def test_a_server_without_debug_routes_is_told_apart() -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Bare(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Bare) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert httpx.get(f"http://127.0.0.1:{server.server_port}").status_code == 404
+        from kvscope.errors import TraceError
+
+        with pytest.raises(TraceError, match="--debug-routes"):
+            ServerSource(f"http://127.0.0.1:{server.server_port}").look()
+        server.shutdown()
