@@ -206,9 +206,15 @@ async def _reply(job: Job, request: Request, *, stream: bool, with_usage: bool, 
     try:
         async with _leaves(request) as gone:
             streams = list(job.streams)
-            async for _ in job.pieces():
-                if gone.is_set():
-                    return Response(status_code=499)
+            try:
+                async for _ in job.pieces():
+                    pass
+            except asyncio.CancelledError:
+                if not gone.is_set():
+                    raise
+                if (task := asyncio.current_task()) is not None:
+                    task.uncancel()
+                return Response(status_code=499)  # nobody hears it
             choices = [
                 job.shape.choice(i, c.text, c.answer.finish, job.known(c.tokens, 0))
                 for i, c in sorted(job.choices.items())

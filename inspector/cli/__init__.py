@@ -71,11 +71,12 @@ def build() -> typer.Typer:
 
     for name, place in COMMANDS.items():
         module, attribute = place.split(":")
-        command: Any = getattr(import_module(f"kvscope.inspector.cli.{module}"), attribute)
+        home = import_module(f"kvscope.inspector.cli.{module}")
+        command: Any = getattr(home, attribute)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, context_settings=getattr(home, "CONTEXT", None))(command)
     return app
 
 

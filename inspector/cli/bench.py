@@ -22,27 +22,36 @@ BENCHMARKS = {
     "sanitizer": "what checking a trace costs beside replaying it, and a live engine beside emitting its events",
     "races": "schedules and seconds until every planted concurrency fault is found, and none where there is none",
     "provenance": "what comparing shadow words before attention costs a decode step on the CPU",
+    "serve": "load on the HTTP server, with recording off, on and sanitized: first token, gaps, goodput",
+    "telemetry": "decode runs served without recording, with it, and watched by Prometheus and OpenTelemetry as well",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }
 
 
 def bench(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help='{"rows": [...]} on standard output.')] = False,
 ) -> None:
     """Run one benchmark; without a name, list them.
 
-    Example: kvscope bench pool --json
+    Further options are the benchmark's own; `kvscope bench serve -- --help` tells them.
+
+    Example: kvscope bench serve --rate 80
     """
     from kvscope.errors import UsageError
 
     if name is None:
         for known, what in BENCHMARKS.items():
-            sys.stdout.write(f"{known:10} {what}\n")
+            sys.stdout.write(f"{known:11} {what}\n")
         return
     if name not in BENCHMARKS:
         raise UsageError(f"benchmark {name!r} is unknown: choose one of {', '.join(BENCHMARKS)}")
     # A process of its own: what this one has imported must not weigh on the figures.
-    command = [sys.executable, "-m", "kvscope.benchmarks", name, *(["--json"] if as_json else [])]
+    command = [sys.executable, "-m", "kvscope.benchmarks", name, *(["--json"] if as_json else []), *context.args]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+# Options that are not known here are passed on.
+CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}

@@ -57,6 +57,9 @@ def serve(
     ] = None,
     record_text: Annotated[bool, typer.Option("--record-text", help="Put prompts and outputs in the trace.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Keep a trace that is there, as NAME-1.kvtrace and so on.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes what is fastest now.")] = 0,
     grace: Annotated[float, typer.Option(help="Seconds that running requests get at shutdown.")] = 10.0,
@@ -102,6 +105,8 @@ def serve(
         num_blocks=pool.blocks(loaded, dtype.itemsize, device), block_size=block_size, scheduler=limits,
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
+    if trace is not None and rotate:
+        _rotate(trace)
     with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
         engine = Engine(loaded, config, sink=sink)
         with checked(engine, record, provenance=provenance, content=content, on_finding=on_finding):
@@ -112,6 +117,25 @@ def serve(
             serving.run(listener, settings)
     if serving.trace is not None:
         say(f"trace: {serving.trace}\n  kvscope check {serving.trace}")
+
+
+def _rotate(trace: Path) -> None:
+    """Move a trace out of the way, whatever state its writer left it in.
+
+    Raises:
+        UsageError: somebody is writing it.
+    """
+    from kvscope.traces import open_trace
+
+    if not trace.exists():
+        return
+    if open_trace(trace).live:
+        raise UsageError(f"{trace} is being written by another process: choose another --trace")
+    number = 1
+    while (kept := trace.with_name(f"{trace.stem}-{number}{trace.suffix}")).exists():
+        number += 1
+    trace.rename(kept)
+    say(f"kept the trace that was there: {kept}")
 
 
 def _require_server() -> None:
