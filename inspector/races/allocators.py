@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kvscope.errors import KVScopeError, UsageError
 from kvscope.inspector.fuzz.protocol import Factory
 from kvscope.inspector.races.exploration import explore_race
 from kvscope.inspector.races.outcome import Outcome
@@ -32,12 +33,26 @@ def allocator_race(factory: Factory, program: ThreadProgram) -> Race:
     def thread(number: int, operations: tuple[Operation, ...]) -> list[Callable[[Any], object]]:
         return [lambda shared, op=op: shared._target.step(number, *op, shared) for op in operations]  # type: ignore[misc]
 
-    trial = Shared(factory, program)
+    trial = _trial(factory, program)
     modules = Race(lambda: trial.target, [print, print]).looked_at(trial.target)
     return Race(
         lambda: Shared(factory, program), [thread(i, ops) for i, ops in enumerate(program.threads)],
         check=Shared.check, linear=False, modules=modules, name="allocator",
     )  # fmt: skip
+
+
+def _trial(factory: Factory, program: ThreadProgram) -> Shared:
+    """The allocator as it is before the threads begin.
+
+    Raises:
+        UsageError: it cannot be made, or its first calls fail.
+    """
+    try:
+        return Shared(factory, program)
+    except KVScopeError:
+        raise
+    except Exception as error:
+        raise UsageError(f"the first calls on a new allocator fail: {type(error).__name__}: {error}") from error
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ class Player:
         history = History(frozenset(self.race.ids))
         self._prepare(detailed, calls_only)
         with self._window:
-            target = self.race.make()
+            target = self._target()
             seen = Probe(target, self.control, history) if not isinstance(target, _RAW) else target
             bodies = [self._body(i, seen) for i in range(len(self.race.threads))]
             run = self.control.run(bodies, scheduler)
@@ -100,12 +100,15 @@ class Player:
 
     def _make(self) -> Any:
         with self._window:
-            try:
-                return self.race.make()
-            except KVScopeError:
-                raise
-            except Exception as error:
-                raise UsageError(f"{self.race.name}: make() raised {type(error).__name__}: {error}") from error
+            return self._target()
+
+    def _target(self) -> Any:
+        try:
+            return self.race.make()
+        except KVScopeError:
+            raise
+        except Exception as error:
+            raise UsageError(f"{self.race.name}: make() raised {type(error).__name__}: {error}") from error
 
     def _prepare(self, detailed: bool, calls_only: bool) -> None:
         self.control.calls_only = calls_only

@@ -13,6 +13,7 @@ from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 from kvscope.inspector.races.control import point
 from kvscope.inspector.races.script import Script
 
+_LAYERS = 6  # a transfer takes a while: so many places where something else may happen
 _LOADED = 1_000  # sequence ids from here on are the mover's
 
 
@@ -43,11 +44,12 @@ class Transfers:
     def _store(self, _: int, amount: int) -> None:
         """Read full blocks of a running sequence, slowly, whatever becomes of the sequence meanwhile."""
         size = self.script.block_size
+        least = 1 + amount % 2 if size == 1 else 1  # blocks worth a store
         with self.changed:
-            while not (ready := [s for s in self.scheduler.running if self._stored(s)]) and not self._idle():
+            while not (ready := [s for s in self.scheduler.running if len(self._stored(s)) >= least]):
+                if self._idle():
+                    return
                 self.changed.wait()
-            if not ready:
-                return
             sequence = ready[amount % len(ready)]
             lblocks, table = self._stored(sequence), self.manager.table(sequence.seq_id)
             wanted = {table[i]: Prefix(list(sequence.tokens)).content((i + 1) * size - 1) for i in lblocks}
@@ -61,7 +63,8 @@ class Transfers:
                 if dies:
                     return  # the sender is gone, and will never tell that it is done
         for number, (block, content) in enumerate(wanted.items()):
-            point(f"store reads b{block}")
+            for layer in range(_LAYERS):
+                point(f"store reads layer {layer} of b{block}")
             if (found := self.shadow.slots.get((block, size - 1))) != content:
                 raise Violation("KV017", f"a store of sequence {sequence.seq_id} reads b{block}: it should hold "
                                          f"{content[1]}, it holds {found[1] if found else 'nothing'}")  # fmt: skip
@@ -91,7 +94,8 @@ class Transfers:
                 lease = self.manager.lease(table, holder="load", seq_id=seq)
         prefix = Prefix(tokens)
         for position in range(len(tokens)):
-            point(f"load writes position {position} into b{table[position // self.script.block_size]}")
+            for layer in range(_LAYERS):
+                point(f"load writes layer {layer} of position {position}")
             self.shadow.write(table, prefix, position)
         self.shadow.check(seq, table, prefix)
         with self.changed:

@@ -87,3 +87,20 @@ def test_programs_go_to_strings_and_back() -> None:
     assert ThreadProgram.parse(f"{program}@schedule") == (program, "schedule")
     with pytest.raises(UsageError, match="no replay string of an allocator"):
         ThreadProgram.parse("kvra1/4.2.3/explode.0.1@kvr1:line:2:none:00")
+
+
+def broken(_: int, __: int) -> Simulator:
+    raise ValueError("no memory today")
+
+
+class Leaky(Simulator):
+    """Its very first calls fail."""
+
+    def table(self, seq: int) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize("factory", [broken, Leaky, lambda blocks, size: object()])
+def test_an_allocator_that_cannot_be_used_says_so(factory: object) -> None:
+    with pytest.raises(UsageError, match=r"no memory today|first calls on a new allocator|cannot be fuzzed"):
+        explore_allocator(factory, seconds=20)  # type: ignore[arg-type]

@@ -360,3 +360,15 @@ def test_a_race_is_an_object_too() -> None:
     outcome = explore_race(Race(**LOST, name="lost update"), seconds=60)
     assert isinstance(outcome, Outcome)
     assert outcome.text().startswith("lost update: violation")
+
+
+def test_a_target_that_cannot_be_made_is_no_finding() -> None:
+    made = itertools.count()
+
+    def make() -> Counter:
+        if next(made) > 2:
+            raise ValueError("no more of these")
+        return Counter()
+
+    with pytest.raises(UsageError, match="make\\(\\) raised ValueError: no more of these"):
+        explore(make, [bump, bump], seconds=20)
