@@ -41,7 +41,7 @@ class Control:
         stall_s: a thread that reaches no point for so long is blocked by something else, or runs forever.
     """
 
-    def __init__(self, threads: int, *, max_points: int = 20_000, stall_s: float = 5.0) -> None:
+    def __init__(self, threads: int, *, max_points: int = 20_000, stall_s: float = 10.0) -> None:
         self.max_points, self.stall_s = max_points, stall_s
         self.workers = [Worker(self, number) for number in range(threads)]
         self.running: Worker | None = None

@@ -39,7 +39,7 @@ def explore(
     depth: int = 3,
     replay: str | None = None,
     max_points: int = 20_000,
-    stall_s: float = 5.0,
+    stall_s: float = 10.0,
     shrink_s: float = 5.0,
     on_progress: Progress | None = None,
     **race: Any,
@@ -82,7 +82,7 @@ def explore_race(
     depth: int = 3,
     replay: str | None = None,
     max_points: int = 20_000,
-    stall_s: float = 5.0,
+    stall_s: float = 10.0,
     shrink_s: float = 5.0,
     on_progress: Progress | None = None,
 ) -> Outcome:

@@ -45,7 +45,7 @@ class Player:
     """
 
     def __init__(
-        self, race: Race, level: str = "opcode", *, max_points: int = 20_000, stall_s: float = 5.0
+        self, race: Race, level: str = "opcode", *, max_points: int = 20_000, stall_s: float = 10.0
     ) -> None:  # fmt: skip
         if level not in LEVELS:
             raise UsageError(f"level is {level!r}: must be one of {', '.join(LEVELS)}")

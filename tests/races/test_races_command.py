@@ -57,7 +57,9 @@ def test_a_race_of_the_user_is_found_and_replayed(
 
 
 def test_an_example_that_is_clean_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["races", "--example", "articles-locked", "--level", "line", "--schedules", "40"]) == 0
+    assert (
+        run(["races", "--example", "articles-locked", "--level", "line", "--schedules", "40", "--seconds", "250"]) == 0
+    )
     assert "no schedule of 40 failed" in capsys.readouterr().out
 
 
