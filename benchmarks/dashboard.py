@@ -8,7 +8,6 @@ the page; `scrub` is the median of some moves to another event, each a whole run
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
@@ -20,8 +19,7 @@ from typing import Any
 from unittest import mock
 
 from kvscope.benchmarks import long_trace
-from kvscope.benchmarks.replay import gated
-from kvscope.benchmarks.trace import row
+from kvscope.benchmarks.shown import gated, row, show
 
 EVENTS = 10_000_000
 FIRST_S, SCRUB_MS = 3.0, 150.0
@@ -100,12 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="where to keep the trace; used again if it is there")
     options = parser.parse_args(arguments)
     rows = run(options.events, options.keep)
-    if options.json:
-        print(json.dumps({"rows": rows}))
-    else:
-        for r in rows:
-            gate = "" if r["gate"] is None else f"  gate {r['gate']:g}  {'ok' if r['ok'] else 'MISSED'}"
-            print(f"{r['name']:46} {r['value']:14,.2f} {r['unit']:12}{gate}")
+    show(rows, as_json=options.json)
     return 1 if any(r["ok"] is False for r in rows) else 0
 
 

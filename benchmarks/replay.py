@@ -9,7 +9,6 @@ memory between two of them. `peak memory` is that of a process of its own which 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.benchmarks import long_trace
-from kvscope.benchmarks.trace import row
+from kvscope.benchmarks.shown import gated, row, show
 from kvscope.inspector.overview import overview
 from kvscope.inspector.state import holders, sequence_blocks, state_at
 from kvscope.traces import TraceReader, open_trace
@@ -109,12 +108,6 @@ def rows_of(path: Path, events: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def gated(name: str, value: float, unit: str, baseline: float | None, gate: float | None) -> dict[str, Any]:
-    """A row whose gate is on the value, also where there is a baseline."""
-    found = row(name, value, unit, baseline)
-    return found | {"gate": gate, "ok": None if gate is None else value <= gate}
-
-
 def run(events: int = EVENTS, keep: Path | None = None) -> list[dict[str, Any]]:
     """Make the trace (unless `keep` holds it) and measure."""
     with tempfile.TemporaryDirectory(prefix="kvscope-bench-") as folder:
@@ -141,13 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(look(options.look))
         return 0
     rows = run(options.events, options.keep)
-    if options.json:
-        print(json.dumps({"rows": rows}))
-    else:
-        for r in rows:
-            ratio = "" if r["ratio"] is None else f"{r['ratio']:8.2f} x"
-            gate = "" if r["gate"] is None else f"  gate {r['gate']:g}  {'ok' if r['ok'] else 'MISSED'}"
-            print(f"{r['name']:46} {r['value']:14,.2f} {r['unit']:12}{ratio:10}{gate}")
+    show(rows, as_json=options.json)
     return 1 if any(r["ok"] is False for r in rows) else 0
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from kvscope.benchmarks import follow
+from kvscope.benchmarks.shown import row
 from kvscope.traces import EventSink, Kind, PoolFacts, Reason, Recorder, open_trace, pack_range
 from kvscope.traces.segment import MAX_BATCH_ROWS
 
@@ -53,21 +55,6 @@ def measure(bodies: dict[str, Callable[[int], None]], events: int, rounds: int =
         for name, body in bodies.items():
             best[name] = min(best[name], time_ns(body, events))
     return best
-
-
-def row(name: str, value: float, unit: str, baseline: float | None = None, gate: float | None = None) -> dict[str, Any]:
-    """One line of the result; the gate is on the ratio where there is a baseline, else on the value."""
-    ratio = None if baseline is None else round(value / baseline, 4)
-    judged = value if ratio is None else ratio
-    return {
-        "name": name,
-        "value": round(value, 2),
-        "unit": unit,
-        "baseline": None if baseline is None else round(baseline, 2),
-        "ratio": ratio,
-        "gate": gate,
-        "ok": None if gate is None else judged <= gate,
-    }
 
 
 def emit_rows(folder: Path, events: int) -> list[dict[str, Any]]:
@@ -227,19 +214,6 @@ def run(events: int = 4_096) -> list[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
-def follow_rows(seconds: float) -> list[dict[str, Any]]:
-    """A reader beside a writer of a million events per second."""
-    from kvscope.benchmarks.follow import RATE, follow
-
-    found = follow(seconds)
-    return [
-        row("events followed", found["events"], "events"),
-        row("events missed, repeated or changed", found["wrong"], "events", gate=0.0),
-        row("events followed per second", found["rate"], "events/s", float(RATE)),
-        row("most rows of one look", found["lag_rows"], "events"),
-    ]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Print the rows; exit code 1 when a gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.trace", description=__doc__)
@@ -247,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=4_096, help="events per run, below 16,384 (default 4,096)")
     parser.add_argument("--follow", type=float, metavar="SECONDS", help="only: follow a writer of 1 M events/s so long")
     options = parser.parse_args(arguments)
-    rows = run(options.events) if options.follow is None else follow_rows(options.follow)
+    rows = run(options.events) if options.follow is None else follow.rows_of(options.follow, follow.RATE)
     if options.json:
         print(json.dumps({"rows": rows}))
     else:

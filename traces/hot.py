@@ -16,6 +16,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
 
 MAGIC = b"KVSHOT01"
 _LOOKS = 8
+_PIECE, _RUN = 1 << 13, 1 << 8  # slots that are read at once; that are read again for one
 HEADER = struct.Struct("<8sIIQ")
 COUNTERS_AT = HEADER.size
 HEADER_BYTES = 4096
@@ -129,6 +131,28 @@ def _details_in(
     return positions, offsets, records[positions, :DETAIL_VALUES][held]
 
 
+class _Bytes:
+    """A hot tail in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.size = data, len(data)
+
+    def read(self, at: int, length: int) -> bytes:
+        """A stretch of the file."""
+        return self.data[at : at + length]
+
+
+class _File:
+    """A hot tail that may be written meanwhile; read and not mapped: to fault pages in costs many times the copying."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self.size = fd, os.fstat(fd).st_size
+
+    def read(self, at: int, length: int) -> bytes:
+        """A stretch of the file as it is now."""
+        return os.pread(self._fd, length, at)
+
+
 def read_hot(path: Path) -> tuple[HotTail, list[str]]:
     """The committed rows of a hot tail, and what is wrong with it (one line each).
 
@@ -143,21 +167,21 @@ def read_hot(path: Path) -> tuple[HotTail, list[str]]:
         return NO_TAIL, []
     try:
         live = is_locked(fd)
-        size = os.fstat(fd).st_size
-        if size < HEADER_BYTES:
-            return hot_of(b"", live=live, size=size)
-        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
-            return hot_of(view, live=live)
+        return _tail_of(_File(fd), live=live)
     finally:
         os.close(fd)
 
 
-def hot_of(view: mmap.mmap | bytes, *, live: bool, size: int | None = None) -> tuple[HotTail, list[str]]:
+def hot_of(data: bytes, *, live: bool) -> tuple[HotTail, list[str]]:
     """As `read_hot`, of the bytes of a hot tail."""
-    size = len(view) if size is None else size
-    if size < HEADER_BYTES:
-        return NO_TAIL._replace(live=live), [f"hot tail is torn: {size} bytes, unsealed events are lost"]
-    magic, row_bytes, detail_bytes, capacity = HEADER.unpack_from(view)
+    return _tail_of(_Bytes(data), live=live)
+
+
+def _tail_of(file: _Bytes | _File, *, live: bool) -> tuple[HotTail, list[str]]:
+    if file.size < HEADER_BYTES:
+        return NO_TAIL._replace(live=live), [f"hot tail is torn: {file.size} bytes, unsealed events are lost"]
+    head = file.read(0, HEADER_BYTES)
+    magic, row_bytes, detail_bytes, capacity = HEADER.unpack_from(head)
     if magic == bytes(8):
         return NO_TAIL._replace(live=live), []  # its writer was stopped while making it
     if (
@@ -166,60 +190,110 @@ def hot_of(view: mmap.mmap | bytes, *, live: bool, size: int | None = None) -> t
         or not capacity
     ):
         return NO_TAIL._replace(live=live), ["hot tail has a damaged header: unsealed events are lost"]
-    warnings = []
-    rows_there = min(capacity, (size - HEADER_BYTES) // ROW_BYTES)
-    details_there = max(0, min(capacity, (size - HEADER_BYTES - capacity * ROW_BYTES) // DETAIL_BYTES))
-    if details_there < capacity:
-        warnings.append(f"hot tail is torn: {size} of {file_bytes(capacity)} bytes")
-    counters = Counters(*struct.unpack_from("<3q", view, COUNTERS_AT))
-    seqs, rows = _committed(view, rows_there, capacity, counters.sealed)
-    where = seqs % capacity
-    details: dict[int, tuple[int, ...]] = {}
-    if details_there:
-        at = HEADER_BYTES + capacity * ROW_BYTES
-        records = np.frombuffer(view, "<i8", details_there * (DETAIL_VALUES + 1), at).copy()
-        records = records.reshape(details_there, DETAIL_VALUES + 1)
-        inside = where[where < details_there]
-        inside_seqs = seqs[where < details_there]
-        positions, offsets, values = _details_in(records[inside], inside_seqs)
-        ends = offsets.tolist()
-        flat = values.tolist()
-        for i, position in enumerate(positions.tolist()):
-            details[int(inside_seqs[position])] = tuple(flat[ends[i] : ends[i + 1]])
-    return HotTail(counters, seqs, rows, details, live), warnings
+    counters = Counters(*struct.unpack_from("<3q", head, COUNTERS_AT))
+    ring = _Ring(file, capacity)
+    warnings = [] if ring.details == capacity else [f"hot tail is torn: {file.size} of {file_bytes(capacity)} bytes"]
+    seqs, rows = ring.committed(counters.sealed, every=not live)
+    return HotTail(counters, seqs, rows, ring.details_of(seqs), live), warnings
 
 
-def _committed(
-    view: mmap.mmap | bytes, rows_there: int, capacity: int, sealed: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
-    """(seqs, rows) that are there, in seq order, of a ring that may be written meanwhile.
+class _Ring:
+    """The rows of a hot tail and their details; `rows` and `details` of them are there, fewer than `capacity` if torn.
 
     Mark, row, mark: a row whose slot is cleared or used again while it is copied is not taken (it has been sealed).
     A row that was written behind the copying hand, while later ones lay before it, is missing among them: those are
     looked at again, and what is missing then is sealed, or was never written.
     """
-    ring = np.frombuffer(view, ROW_DTYPE, rows_there, HEADER_BYTES)
-    marks = ring["mark"].copy()
-    rows = ring.copy()
-    good = (marks == ring["mark"]) & (marks > 0) & ((marks - 1) % capacity == np.arange(rows_there))
-    where = np.flatnonzero(good)
-    where = where[np.argsort(marks[where], kind="stable")]
-    seqs, rows = marks[where] - 1, rows[where]
-    for _ in range(_LOOKS):
-        first = min(sealed, int(seqs[0])) if len(seqs) else 0  # rows before `sealed` were in segments at the start
-        if not len(seqs) or not len(seqs) < int(seqs[-1]) + 1 - first <= 2 * capacity:
-            break
-        absent = np.setdiff1d(np.arange(first, int(seqs[-1]) + 1), seqs, assume_unique=True)
-        absent = absent[absent % capacity < rows_there]
-        slots = absent % capacity
-        again = ring[slots]
-        there = (again["mark"] == absent + 1) & (ring["mark"][slots] == absent + 1)
-        if not there.any():
-            break
-        seqs, rows = np.concatenate([seqs, absent[there]]), np.concatenate([rows, again[there]])
+
+    def __init__(self, file: _Bytes | _File, capacity: int) -> None:
+        self._file, self._capacity = file, capacity
+        self._details_at = HEADER_BYTES + capacity * ROW_BYTES
+        self.rows = min(capacity, (file.size - HEADER_BYTES) // ROW_BYTES)
+        self.details = max(0, min(capacity, (file.size - self._details_at) // DETAIL_BYTES))
+
+    def committed(self, sealed: int, *, every: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+        """(seqs, rows) that are there, in seq order.
+
+        Args:
+            sealed: rows below it are in segments.
+            every: look at all slots; else at those from that of row `sealed` on, until a piece of them is empty: what
+                lies behind as many slots that are not written yet is found by a later look.
+        """
+        found: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]] = []
+        start = sealed & self._capacity - 1
+        start = start if 0 <= start < self.rows else 0
+        for at in (*range(start, self.rows, _PIECE), *range(0, start, _PIECE)):
+            piece = self._piece(at, min(at + _PIECE, self.rows if at >= start else start))
+            if not len(piece[0]) and not every:
+                break
+            found.append(piece)
+        seqs, rows = _in_order(found)
+        for _ in range(_LOOKS):
+            first = min(sealed, int(seqs[0])) if len(seqs) else 0  # rows before `sealed` were in segments at the start
+            if not len(seqs) or not len(seqs) < int(seqs[-1]) + 1 - first <= 2 * self._capacity:
+                break
+            absent = np.setdiff1d(np.arange(first, int(seqs[-1]) + 1), seqs, assume_unique=True)
+            again = self._again(absent)
+            if not len(again[0]):
+                break
+            seqs, rows = _in_order([(seqs, rows), again])
+        return seqs, rows
+
+    def details_of(self, seqs: npt.NDArray[np.int64]) -> dict[int, tuple[int, ...]]:
+        """The details of rows that were found, by seq."""
+        out: dict[int, tuple[int, ...]] = {}
+        slots = seqs & self._capacity - 1
+        for number in np.unique(slots // _PIECE).tolist():
+            lo, hi = number * _PIECE, min((number + 1) * _PIECE, self.details)
+            inside = seqs[(slots >= lo) & (slots < hi)]
+            if not len(inside):
+                continue
+            where = inside & self._capacity - 1
+            lo, hi = int(where.min()), int(where.max()) + 1
+            raw = self._file.read(self._details_at + lo * DETAIL_BYTES, (hi - lo) * DETAIL_BYTES)
+            records = np.frombuffer(raw, "<i8", len(raw) // DETAIL_BYTES * (DETAIL_VALUES + 1))
+            records = records.reshape(-1, DETAIL_VALUES + 1)
+            where -= lo
+            inside, where = inside[where < len(records)], where[where < len(records)]
+            positions, offsets, values = _details_in(records[where], inside)
+            ends, flat = offsets.tolist(), values.tolist()
+            for i, position in enumerate(positions.tolist()):
+                out[int(inside[position])] = tuple(flat[ends[i] : ends[i + 1]])
+        return out
+
+    def _piece(self, lo: int, hi: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+        """(seqs, rows) of the slots lo .. hi - 1 that hold a committed row throughout."""
+        before, rows, after = self._slots(lo, hi), self._slots(lo, hi), self._slots(lo, hi)
+        count = min(len(before), len(rows), len(after))
+        before, rows, after = before[:count], rows[:count], after[:count]
+        marks = rows["mark"].astype(np.int64)
+        slots = np.arange(lo, lo + count)
+        good = (before["mark"] == marks) & (after["mark"] == marks) & (marks > 0)
+        good &= (marks - 1) & (self._capacity - 1) == slots
+        return marks[good] - 1, rows[good]
+
+    def _slots(self, lo: int, hi: int) -> npt.NDArray[np.void]:
+        raw = self._file.read(HEADER_BYTES + lo * ROW_BYTES, (hi - lo) * ROW_BYTES)
+        return np.frombuffer(raw, ROW_DTYPE, len(raw) // ROW_BYTES)
+
+    def _again(self, wanted: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+        """Those of some rows that are there now."""
+        slots = wanted & self._capacity - 1
+        runs = np.unique(slots[slots < self.rows] // _RUN).tolist()
+        seqs, rows = _in_order([self._piece(run * _RUN, min((run + 1) * _RUN, self.rows)) for run in runs])
+        kept = np.isin(seqs, wanted, assume_unique=True)
+        return seqs[kept], rows[kept]
+
+
+def _in_order(
+    found: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+    if not found:
+        return NO_TAIL.seqs, NO_TAIL.rows
+    seqs, rows = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+    if len(seqs) > 1 and (np.diff(seqs) < 0).any():
         order = np.argsort(seqs, kind="stable")
         seqs, rows = seqs[order], rows[order]
-    del ring
     return seqs, rows
 
 

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "overhead": "decode runs with and without recording, in pairs",
     "replay": "opening, drawing and seeking in a trace of ten million events",
     "dashboard": "the first picture of ten million events, and moving about in them",
+    "follow": "a reader beside a writer of a million events per second, for a minute",
     "trace": "what recording costs per event, beside appending tuples to a list",
     "generate": "tokens per second on the CPU, beside transformers, with and without recording",
     "schedule": "what a step is planned in while 20, 2,000 and 20,000 requests wait, beside a plain queue",

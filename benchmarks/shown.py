@@ -1,0 +1,47 @@
+"""The rows that benchmarks print, and their progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def row(name: str, value: float, unit: str, baseline: float | None = None, gate: float | None = None) -> dict[str, Any]:
+    """One line of the result; the gate is on the ratio where there is a baseline, else on the value."""
+    ratio = None if baseline is None else round(value / baseline, 4)
+    ok = None if gate is None else (value if ratio is None else ratio) <= gate
+    return {"name": name, "value": round(value, 4), "unit": unit, "baseline": baseline, "ratio": ratio, "gate": gate,
+            "ok": ok}  # fmt: skip
+
+
+def gated(name: str, value: float, unit: str, baseline: float | None, gate: float | None) -> dict[str, Any]:
+    """A row whose gate is on the value, also where there is a baseline."""
+    return row(name, value, unit, baseline) | {"gate": gate, "ok": None if gate is None else value <= gate}
+
+
+def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print the rows."""
+    if as_json:
+        print(json.dumps({"rows": rows}))
+        return
+    for r in rows:
+        ratio = "" if r["ratio"] is None else f"{r['ratio']:8.3f} x"
+        gate = "" if r["gate"] is None else f"  gate {r['gate']:g}  {'ok' if r['ok'] else 'MISSED'}"
+        print(f"{r['name']:46} {r['value']:14,.2f} {r['unit']:12}{ratio:11}{gate}")
+
+
+def progress_of(what: str, total: float) -> Callable[[int], None]:
+    """Says on standard error how far it is, in steps of a percent; only where somebody looks."""
+    said = -1
+
+    def progress(done: int) -> None:
+        nonlocal said
+        percent = int(100 * done / total) if total else 100
+        if percent != said:
+            said = percent
+            sys.stderr.write(f"\r{what} {done:,} ({percent} %)" + ("\n" if percent >= 100 else ""))
+            sys.stderr.flush()
+
+    return progress
