@@ -1,4 +1,4 @@
-"""What looking at a long trace costs: `python -m kvscope.benchmarks.replay [--events N] [--json]`.
+"""What looking at a long trace costs: `kvscope bench replay [--events N] [--json]`.
 
 The trace is made first (in a temporary folder, or kept with --keep) and is the same for equal arguments: 512 sequences
 decode on a pool of 65,536 blocks, half of them forks that share their prompt. Each figure is processor time of this
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from kvscope.traces import TraceReader, open_trace
 
 EVENTS = 10_000_000
 SEEKS = 40
+MOST_BYTES, KEYFRAME_BYTES = 6, 160 << 20  # on disk: of an event, of keyframes and the hot tail
 DRAW_S, SEEK_MS, MEMORY_MIB = 1.0, 20.0, 1024.0
 COLUMNS = ("kind", "block", "gen", "ref_after", "t_ns")
 
@@ -96,6 +98,7 @@ def rows_of(path: Path, events: int) -> list[dict[str, Any]]:
     return [
         row("events", events, "events"),
         row("on disk", size / events, "bytes/event"),
+        row("on disk in all, keyframes included", sum(f.stat().st_size for f in path.iterdir()) / 2**20, "MiB"),
         row("the columns drawn, by pyarrow alone", base, "s"),
         row("open, checksums checked", seconds(lambda: open_trace(path)), "s"),
         gated("open and draw occupancy, sharing, refcounts", seconds(lambda: overview(open_trace(path))), "s",
@@ -112,6 +115,11 @@ def run(events: int = EVENTS, keep: Path | None = None) -> list[dict[str, Any]]:
     """Make the trace (unless `keep` holds it) and measure."""
     with tempfile.TemporaryDirectory(prefix="kvscope-bench-") as folder:
         path = keep or Path(folder) / "long.kvtrace"
+        need, there = MOST_BYTES * events + KEYFRAME_BYTES, shutil.disk_usage(path.parent).free
+        if not path.exists() and need > there:
+            raise SystemExit(
+                f"a trace of {events:,} events takes up to {need >> 20:,} MiB: {there >> 20:,} MiB are free"
+            )
         start = time.process_time()
         made = None if path.exists() else long_trace.make(path, events)
         spent = time.process_time() - start

@@ -7,7 +7,7 @@ all events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -81,18 +81,25 @@ def longrun(trace: Any, points: int = POINTS, *, slots: bool = True) -> LongRun:
 
 def counts_at(trace: Any, rows: IntArray) -> dict[str, IntArray]:
     """Blocks by state, and `blocks`, the pool's size, just after some rows (rising) of a reader's trace."""
+    found: dict[str, list[IntArray]] = {name: [] for name in (*STATES, "blocks")}
+    for lo, values in parts_of_counts(trace, tuple(found)):
+        inside = rows[(rows >= lo) & (rows < lo + len(values["blocks"]))] - lo
+        for name, part in values.items():
+            found[name].append(part[inside])
+    return {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in found.items()}
+
+
+def parts_of_counts(trace: Any, names: Sequence[str]) -> Iterator[tuple[int, dict[str, IntArray]]]:
+    """(first row, values after each row of a part) of a reader's trace; names are of COUNTS, or `blocks`."""
     pool = PoolSums(_size_before(trace), trace.block_size, slots=True)
-    found: list[npt.NDArray[np.float64]] = []
-    sizes: list[IntArray] = []
     for lo in range(0, trace.rows, _RUN):
         entered, size = pool.totals(), pool.size
-        where, values, _ = pool.follow(Part(trace, lo, min(lo + _RUN, trace.rows), _COLUMNS))
-        inside = rows[(rows >= lo) & (rows < lo + _RUN)] - lo
-        source = np.searchsorted(where, inside, side="right")
-        found.append(np.column_stack([entered, values])[: len(STATES), source])
-        sizes.append(np.append(size, pool.sizes)[source])
-    every = np.concatenate(found, axis=1).astype(np.int64)
-    return {name: every[i] for i, name in enumerate(STATES)} | {"blocks": np.concatenate(sizes)}
+        part = Part(trace, lo, min(lo + _RUN, trace.rows), _COLUMNS)
+        where, values, _ = pool.follow(part)
+        source = np.searchsorted(where, np.arange(len(part["kind"])), side="right")
+        every = np.column_stack([entered, values])[: len(COUNTS)].astype(np.int64)
+        sizes = np.append(size, pool.sizes)
+        yield lo, {name: (sizes if name == "blocks" else every[COUNTS.index(name)])[source] for name in names}
 
 
 def singled_trace(trace: Any, run: LongRun) -> Any:

@@ -16,6 +16,7 @@ A ratio with an empty denominator is absent: NaN inside arrays, None in a summar
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.longrun import TOTALS, LongRun, longrun, singled_trace
-from kvscope.inspector.source import IntArray, TraceLike, frozen, gap_rows, pool_sizes
+from kvscope.inspector.longrun import TOTALS, LongRun, counts_at, longrun, parts_of_counts, singled_trace
+from kvscope.inspector.source import Frozen, IntArray, TraceLike, frozen, gap_rows, pool_sizes
 from kvscope.inspector.spans import FloatArray, mean_over_time
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import timeline
@@ -187,6 +188,23 @@ def decimate(x: npt.NDArray[Any], y: npt.NDArray[Any], width: int) -> tuple[npt.
         picked.append(order[edges[:-1]])
     keep = np.unique(np.concatenate(picked))
     return x[keep], y[keep]
+
+
+def counts_by_part(trace: Frozen, names: Sequence[str]) -> Iterator[tuple[int, dict[str, IntArray]]]:
+    """(first row, counts after each row of a part) for a whole trace; a long one is read a part at a time."""
+    if trace.on_demand:
+        yield from parts_of_counts(trace.source, names)
+    else:
+        s = series(trace)
+        yield 0, {name: np.asarray(getattr(s, name), np.int64) for name in names}
+
+
+def held_at(trace: Frozen, rows: IntArray) -> IntArray:
+    """Held blocks just after some rows, which rise."""
+    if not trace.on_demand:
+        return series(trace).held_blocks[rows].astype(np.int64)
+    found = counts_at(trace.source, rows)
+    return found["private"] + found["shared"] + found["in_transit"]
 
 
 def series_of(run: LongRun, trace: TraceLike) -> Series:

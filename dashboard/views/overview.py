@@ -11,10 +11,10 @@ import streamlit as st
 from kvscope.dashboard import figures, markup
 from kvscope.dashboard.answers import checked, findings_so_far, measure_all, measured, names_of, summarised, whole
 from kvscope.dashboard.figures import AXES, Mark
-from kvscope.dashboard.numbers import bytes_text, count_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
 from kvscope.dashboard.place import Place
+from kvscope.dashboard.stats import stat_cells
 from kvscope.dashboard.words import event_text
 from kvscope.traces.schema import Kind
 
@@ -79,25 +79,9 @@ _SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def stat_row(view: TraceView) -> None:
     """Eight numbers, each as `inspector.summary` has it; findings are absent until the check has been run."""
-    facts = summarised(view)
-    held, pool = facts["held_blocks"]["peak"], facts["geometry"]["num_blocks"]
     findings = findings_so_far(view)
-    found = None if findings is None else len(findings)
-    use, sharing = facts["utilization"], facts["sharing_factor"]
-    copied = bytes_text(facts["cow_bytes"]) if facts["cow_bytes"] else ""
-    cells = (
-        ("Pool", count_text(pool), "blocks", "Blocks in the pool, reserved ones not counted."),
-        ("Peak held", count_text(held), "blocks", "The most blocks that tables or leases held at once."),
-        ("Utilization", ratio_text(use["mean"]), "",
-         f"Share of held memory that holds live tokens, mean over time. Peak {ratio_text(use['peak'])}."),
-        ("Sharing", factor_text(sharing["mean"]), "",
-         f"Table entries per distinct block, mean over time. Peak {factor_text(sharing['peak'])}."),
-        ("Prefix hits", ratio_text(facts["prefix_hit_rate"]), "", "Prompt tokens found in the prefix cache."),
-        ("COW copies", count_text(facts["cow_copies"]), copied, "Copies made before a write to a shared block."),
-        ("Preemptions", count_text(facts["preemptions"]), "", "Sequences that gave up their blocks, to be recomputed."),
-        ("Findings", count_text(found), "", "Broken rules: see the page Findings."),
-    )  # fmt: skip
-    st.html(markup.stats(cells, alarm="Findings" if found else ""))
+    cells = stat_cells(summarised(view), None if findings is None else len(findings))
+    st.html(markup.stats(cells, alarm="Findings" if findings else ""))
 
 
 def marks(view: TraceView) -> list[Mark]:

@@ -22,13 +22,15 @@ class Format:
     """One format: `writer` is `module:function` of this package, called when it is needed."""
 
     suffix: str
-    writer: str
+    writer: str | FileWriter  # or the writer itself
     unit: str  # what its writer counts
     about: str
     folder: bool = False
 
     def load(self) -> Callable[..., int]:
         """The writer."""
+        if not isinstance(self.writer, str):
+            return self.writer
         module, function = self.writer.split(":")
         return cast("Callable[..., int]", getattr(import_module(f"kvscope.inspector.export.{module}"), function))
 
@@ -70,6 +72,7 @@ def export(
     seqs: tuple[int, int] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    form: Format | None = None,
 ) -> Exported:
     """Write a trace, or its events from seq `seqs[0]` to below `seqs[1]`, in another format.
 
@@ -77,12 +80,13 @@ def export(
         to: a name of `FORMATS`.
         out: where to; or an open binary file, for formats that are one file.
         progress: called with (rows done, rows in all).
+        form: a format that is not in the table, which is then called `to`.
 
     Raises:
         UsageError: no such format, no event in the range, or something is there already.
         ExportError: it cannot be written; nothing is left behind.
     """
-    form = FORMATS.get(to)
+    form = form or FORMATS.get(to)
     if form is None:
         raise UsageError(f"cannot export to {to!r:.40}: choose one of {', '.join(FORMATS)}")
     rows = row_range(trace, seqs)

@@ -27,8 +27,8 @@ from kvscope import __version__
 from kvscope.inspector.export.jsonl import manifest_of
 from kvscope.inspector.export.parts import Progress, no_progress, parts
 from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, Lane, lanes
-from kvscope.inspector.measures import series
-from kvscope.inspector.source import TraceLike, details_map, frozen, gap_rows
+from kvscope.inspector.measures import held_at
+from kvscope.inspector.source import Frozen, TraceLike, details_map, frozen, gap_rows
 from kvscope.inspector.spans import model_facts
 from kvscope.inspector.state import kind_mask
 from kvscope.traces.schema import Kind, Reason
@@ -45,7 +45,8 @@ _LOAD_MASK = kind_mask(_LOAD_KINDS)
 
 def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progress = no_progress) -> int:
     """Write the records that belong to `rows`; returns their number."""
-    manifest, events = manifest_of(trace), frozen(trace).events
+    manifest, trace = manifest_of(trace), frozen(trace)
+    events = trace.events
     clock = manifest.get("clock") if isinstance(manifest.get("clock"), dict) else {}
     wall, start = (_seconds(clock.get(name)) if clock else 0.0 for name in ("wall_ns", "monotonic_ns"))
     file.write(_line(_meta(trace, manifest, wall, start)))
@@ -77,14 +78,18 @@ class _Load:
     def __init__(self) -> None:
         self.place: dict[int, int] = {}
         self.decode_from: dict[int, int] = {}  # by sequence the first position whose token is new
-        self.prompt = self.generated = self.preempted = 0
+        self.prompts: dict[int, int] = {}
+        self.prompt = self.generated = self.preempted = self.hits = self.queries = 0
 
     def take(self, kind: int, seq_id: int, aux: int, lblock: int, fill: int) -> None:
         """One event."""
         if kind == Kind.SUBMIT:
             self.place[seq_id], self.decode_from[seq_id] = _WAITING, aux
+            self.prompts[seq_id] = aux
         elif kind in (Kind.ADMIT, Kind.RESUME):
             self.place[seq_id] = _RUNNING
+            if kind == Kind.ADMIT and seq_id in self.prompts:  # without its SUBMIT it says nothing about a rate
+                self.hits, self.queries = self.hits + aux, self.queries + self.prompts[seq_id]
         elif kind == Kind.FORK:
             self.place[seq_id], self.decode_from[seq_id] = _RUNNING, self.decode_from.get(aux, 0)
         elif kind == Kind.PREEMPT:
@@ -100,10 +105,11 @@ class _Load:
             self.generated += end >= new_from
 
 
-def _snapshots(trace: TraceLike, rows: range) -> Records:
-    measured, events = series(trace), trace.events
-    load, hits, queries = _Load(), 0, 0
+def _snapshots(trace: Frozen, rows: range) -> Records:
+    events, load = trace.events, _Load()
     picked = np.flatnonzero(_LOAD_MASK[events["kind"]])
+    ends = np.flatnonzero(events["kind"] == Kind.STEP_END)
+    held = iter(held_at(trace, ends).tolist())
     for lo in range(0, len(picked), 65_536):
         piece = picked[lo : lo + 65_536]
         columns = [events[name][piece].tolist() for name in ("kind", "seq_id", "aux", "lblock", "fill")]
@@ -111,22 +117,21 @@ def _snapshots(trace: TraceLike, rows: range) -> Records:
             if kind != Kind.STEP_END:
                 load.take(kind, *values)
                 continue
-            hits_now, queries_now = int(measured.prefix_hit_tokens[row]), int(measured.prefix_query_tokens[row])
+            used = next(held)
             if row in rows:
                 places = list(load.place.values())
-                yield int(measured.seq[row]), {
+                yield int(trace.seqs[row]), {
                     "kind": "engine_snapshot", "num_running_reqs": places.count(_RUNNING),
                     "num_waiting_reqs": places.count(_WAITING),
-                    "kv_cache_usage": int(measured.held_blocks[row]) / trace.num_blocks,
-                    "prefix_cache_queries": queries_now - queries, "prefix_cache_hits": hits_now - hits,
+                    "kv_cache_usage": used / trace.num_blocks,
+                    "prefix_cache_queries": load.queries, "prefix_cache_hits": load.hits,
                     "num_preempted_reqs": load.preempted, "num_generation_tokens": load.generated,
                     "num_prompt_tokens": load.prompt,
                 }  # fmt: skip
-            hits, queries = hits_now, queries_now
-            load.prompt = load.generated = load.preempted = 0
+            load.prompt = load.generated = load.preempted = load.hits = load.queries = 0
 
 
-def _finished(trace: TraceLike, rows: range) -> Records:
+def _finished(trace: Frozen, rows: range) -> Records:
     events, seqs = trace.events, np.asarray(trace.seqs, dtype=np.int64)
     found = []
     for lane in lanes(trace, held=False):
@@ -155,7 +160,7 @@ def _request(lane: Lane, reason: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cache(trace: TraceLike, rows: range, progress: Progress) -> Records:
+def _cache(trace: Frozen, rows: range, progress: Progress) -> Records:
     """What entered the prefix index, and what left it again."""
     hashes = {
         seq: (values[2], values[0]) for seq, values in details_map(trace, Kind.PUBLISH).items() if len(values) > 2
@@ -187,7 +192,7 @@ def _cache(trace: TraceLike, rows: range, progress: Progress) -> Records:
                 yield seq, record
 
 
-def _gaps(trace: TraceLike, rows: range) -> Records:
+def _gaps(trace: Frozen, rows: range) -> Records:
     for row, lost in gap_rows(trace):
         if row not in rows:
             continue

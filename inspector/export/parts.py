@@ -43,7 +43,7 @@ def row_range(trace: TraceLike, seqs: tuple[int, int] | None) -> range:
     Raises:
         UsageError: no row lies there.
     """
-    count = len(trace.events)
+    count = len(events_of(trace))
     if seqs is None:
         return range(count)
     numbers = np.asarray(trace.seqs, dtype=np.int64)
@@ -54,19 +54,25 @@ def row_range(trace: TraceLike, seqs: tuple[int, int] | None) -> range:
     return range(lo, min(hi, count))
 
 
+def events_of(trace: TraceLike) -> EventArray:
+    """The rows; of a long trace what decodes them where they are looked at."""
+    found: EventArray = trace.rows_on_demand if hasattr(trace, "rows_on_demand") else trace.events
+    return found
+
+
 def parts(trace: TraceLike, rows: range, progress: Progress = no_progress, size: int = PART_ROWS) -> Iterator[Part]:
     """The rows in runs of at most `size`, in order."""
-    events, seqs = trace.events, trace.seqs
+    events, seqs = events_of(trace), trace.seqs
     for lo in range(rows.start, rows.stop, size):
         hi = min(rows.stop, lo + size)
         numbers = np.asarray(seqs[lo:hi], dtype=np.int64)
-        yield Part(numbers, events[lo:hi], *details_of_rows(trace, numbers))
+        yield Part(numbers, np.asarray(events[lo:hi]), *details_of_rows(trace, numbers))
         progress(hi - rows.start, len(rows))
 
 
 def details_of_rows(trace: TraceLike, seqs: IntArray) -> DetailRows:
     """The details of neighbouring rows."""
-    between = getattr(trace, "details_between", None)  # what a folder's reader has, in bulk
+    between = getattr(getattr(trace, "source", trace), "details_between", None)  # what a folder's reader has, in bulk
     if between is not None:
         found, offsets, values = cast("DetailRows", between(int(seqs[0]), int(seqs[-1]) + 1))
         kept = np.isin(found, seqs, assume_unique=True)

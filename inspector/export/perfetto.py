@@ -23,7 +23,7 @@ import numpy as np
 from kvscope.inspector.export import proto
 from kvscope.inspector.export.parts import Progress, no_progress
 from kvscope.inspector.lanes import Bar, Lane, lanes
-from kvscope.inspector.measures import COUNT_NAMES, Series, series
+from kvscope.inspector.measures import COUNT_NAMES, counts_by_part
 from kvscope.inspector.source import Frozen, IntArray, TraceLike, details_map, frozen, life
 from kvscope.traces.schema import Kind
 
@@ -187,16 +187,19 @@ class _Timeline:
     def _counters(self) -> Iterator[bytes]:
         if not len(self.rows):
             return
-        measured: Series = series(self.trace)
-        span = slice(self.rows.start, self.rows.stop)
-        times = self.times[span]
-        last = np.append(np.flatnonzero(np.diff(times)), len(times) - 1)  # the last row of each moment
-        for i, counter in enumerate(COUNTERS):
-            values = getattr(measured, counter)[span][last]
-            changed = np.append(True, np.diff(values) != 0)
-            uuid = FIRST_COUNTER + i
-            for t_ns, value in zip(times[last][changed].tolist(), values[changed].tolist(), strict=True):
-                yield proto.event(t_ns, proto.COUNTER, uuid, proto.count(value))
+        before = dict.fromkeys(COUNTERS, -1)
+        for lo, values in counts_by_part(self.trace, COUNTERS):  # in parts: no more of a long trace in memory
+            rows = np.arange(max(lo, self.rows.start), min(lo + len(values[COUNTERS[0]]), self.rows.stop))
+            if not len(rows):
+                continue
+            more = rows[-1] + 1 < self.rows.stop and self.times[rows[-1] + 1] == self.times[rows[-1]]
+            last = np.append(np.flatnonzero(np.diff(self.times[rows])), [] if more else len(rows) - 1).astype(np.int64)
+            for i, counter in enumerate(COUNTERS):  # the last row of each moment
+                found = values[counter][rows[last] - lo]
+                changed = np.diff(found, prepend=before[counter]) != 0
+                for t_ns, value in zip(self.times[rows[last]][changed].tolist(), found[changed].tolist(), strict=True):
+                    yield proto.event(t_ns, proto.COUNTER, FIRST_COUNTER + i, proto.count(value))
+                before[counter] = int(found[-1]) if len(found) else before[counter]
 
 
 def _about(lane: Lane, bar: Bar) -> list[tuple[str, int | str]]:

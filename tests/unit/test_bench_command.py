@@ -29,3 +29,13 @@ def test_an_interrupt_is_one_line() -> None:
     _, err = process.communicate(timeout=120)
     assert "Traceback" not in err
     assert err.count("\n") <= 1
+
+
+def test_options_of_a_benchmark_are_passed_on() -> None:
+    done = subprocess.run([*START, "--requests", "20", "--json"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"rows"' in done.stdout
+    wrong = subprocess.run([*START, "--colour", "blue"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "unrecognized arguments: --colour blue" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
