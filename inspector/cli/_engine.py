@@ -125,6 +125,8 @@ def recorder(
         raise UsageError(f"record is {record!r}: must be off, trace or sanitize")
     if on_finding not in ("log", "raise"):
         raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
+    if on_finding == "raise" and record != "sanitize":
+        raise UsageError(f"--on-finding raise needs --record sanitize: with {record} nothing is checked")
     if record == "off" or (folder is None and record != "sanitize" and not watch):
         if watch:
             raise UsageError("watch needs events: record is off")

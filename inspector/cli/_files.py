@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvscope.errors import UsageError
+from kvscope.errors import TraceError, UsageError
 from kvscope.inspector.cli._engine import errors
 
 SUFFIXES = (".kvtrace", ".kvpack", ".jsonl")
@@ -28,6 +29,31 @@ def parse_range(text: str | None) -> tuple[int, int] | None:
     if not colon or first < 0 or first >= last or last >= 2**63:
         raise UsageError(f"seq-range is {text!r:.40}: give A:B with A below B, like 1000:2000 (B itself is left out)")
     return first, last
+
+
+def readable(paths: Sequence[Path]) -> tuple[list[Path], bool]:
+    """The traces that can be opened, and whether one cannot: it is said, and the others are looked at.
+
+    Raises:
+        TraceError: there is one only, or none can be opened.
+    """
+    from kvscope.traces import open_trace
+
+    opened: list[Path] = []
+    failed: list[TraceError] = []
+    for path in paths if len(paths) > 1 else ():
+        try:
+            open_trace(path)
+            opened.append(path)
+        except TraceError as error:
+            failed.append(error)
+    if len(paths) == 1:
+        return list(paths), False
+    if failed and not opened:
+        raise failed[0]
+    for each in failed:
+        sys.stderr.write(f"kvscope: error: {' '.join(str(each).split())}; the others are looked at\n")
+    return opened, bool(failed)
 
 
 def named_after(source: Path, suffix: str) -> Path:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvscope.inspector.cli._files import readable
+
 if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
     from kvscope.inspector.suppress import Rule
@@ -28,8 +30,8 @@ def check(
     """Replay a trace and report every broken rule: who, what, where, and why.
 
     Exits 0 when what the trace holds is clean (the line says how many events are missing, if any), 1 with findings,
-    2 when there is nothing to check. Suppressed findings are listed and do not count. Of several traces (the ranks or
-    pools of one run) each is checked by itself.
+    2 when there is nothing to check, or one of several traces cannot be read. Suppressed findings are listed and do
+    not count. Of several traces (the ranks or pools of one run) each is checked by itself.
 
     Example: kvscope check run.kvtrace
     """
@@ -38,7 +40,7 @@ def check(
     from kvscope.traces import find_traces
 
     rules = parse(suppress or ())
-    found = find_traces(traces)
+    found, failed = readable(find_traces(traces))
     if junit is not None and len(found) > 1:
         raise UsageError(f"--junit writes one trace's result, got {len(found)} traces: check them one by one")
     told = [_check_one(path, as_json, most, rules, junit, heading=len(found) > 1) for path in found]
@@ -47,7 +49,7 @@ def check(
         sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
     results = [result for result, _ in told]
     idle = all(result.nothing_to_check for result in results)
-    raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 0)
+    raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 2 if failed else 0)
 
 
 def _check_one(

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 MARKS = {True: ("found", "bold red"), False: ("no", "green"), None: ("cannot tell", "yellow")}
 
 
+_OF_WORKLOADS = ("kv_memory", "max_model_len", "model", "block_size", "limit")
+
+
 def doctor(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A trace, a workload file, or gen:KEY=VALUE,...")],
     kv_memory: Annotated[str, typer.Option(help="For a workload: memory for KV, such as 16GiB.")] = "16GiB",
     max_model_len: Annotated[str | None, typer.Option(help="For a workload: the limit; the model's.")] = None,
@@ -34,7 +38,8 @@ def doctor(
     """
     from kvscope.inspector.doctor import diagnose
 
-    evidence = _evidence(source, kv_memory, max_model_len, model, block_size, limit)
+    given = [name for name in _OF_WORKLOADS if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    evidence = _evidence(source, kv_memory, max_model_len, model, block_size, limit, given)
     found = diagnose(evidence)
     if as_json:
         sys.stdout.write(json.dumps({**found.to_json(), "source": evidence.source}, ensure_ascii=False) + "\n")
@@ -44,14 +49,18 @@ def doctor(
 
 
 def _evidence(source: str, kv_memory: str, max_model_len: str | None, model: str, block_size: int,
-              limit: int | None) -> Evidence:  # fmt: skip
+              limit: int | None, given: list[str]) -> Evidence:  # fmt: skip
     """A trace is read; anything else is a workload, and simulated."""
     from kvscope.inspector.doctor import of_trace, of_workload
     from kvscope.inspector.workloads.opening import is_trace, open_workload
 
     if not source.startswith("gen:") and is_trace(Path(source)):
+        from kvscope.errors import UsageError
         from kvscope.traces import open_trace
 
+        if given:
+            option = "--" + given[0].replace("_", "-")
+            raise UsageError(f"{option} is for a workload: {source} is a trace, which says what it ran with")
         return of_trace(open_trace(Path(source)))
     from kvscope.engine.sizing import parse_bytes
     from kvscope.inspector.shapes import model_shape, parse_tokens

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvscope.inspector.cli._files import readable
+
 ABSENT = "-"
 
 
@@ -31,7 +33,7 @@ def inspect(
     from kvscope.inspector.measures import summary
     from kvscope.traces import find_traces, open_trace
 
-    found = find_traces(traces)
+    found, failed = readable(find_traces(traces))
     if as_json:
         told = [summary(open_trace(path)) for path in found]
         several = {
@@ -39,12 +41,13 @@ def inspect(
             "traces": [{"name": str(p)} | t for p, t in zip(found, told, strict=True)],
         }
         sys.stdout.write(json.dumps(told[0] if len(found) == 1 else several, ensure_ascii=False) + "\n")
-        return
     console = Console(highlight=False)
-    for number, path in enumerate(found):
+    for number, path in enumerate(found) if not as_json else ():
         if number:
             console.print()
         show(console, str(path), summary(open_trace(path)))
+    if failed:
+        raise typer.Exit(2)
 
 
 def show(console: Console, name: str, m: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def new_file(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
     """A file that takes its place when the block ends well, and leaves nothing behind when it does not.
 
     Raises:
-        UsageError: something is there already.
+        UsageError: something is there already, or the folder that it would be in is not.
         ExportError: it cannot be written.
     """
     _check_free(path, overwrite, folder=False)
@@ -74,8 +74,6 @@ def _check_free(path: Path, overwrite: bool, *, folder: bool) -> None:
 
 
 def _partial(path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     return path.parent / f".{path.name}.partial-{os.getpid()}"

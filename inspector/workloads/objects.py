@@ -86,7 +86,7 @@ def _mooncake(rows: Rows, records: Iterator[tuple[int, Any]]) -> Workload:
         size = record.get("block_size", size)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise rows.error(row, f"block_size is {size!r}: must be at least 1 token")
-        prompt = rows.integer(row, "input_length", prompt)
+        prompt = rows.prompt(row, "input_length", prompt)
         parts = _parts(rows, row, record.get("hash_ids", []), prompt, size)
         rows.add(row, int(stamp * 10**6), prompt, rows.integer(row, "output_length", output), parts=parts)
     spread = _spread(rows.workload)

@@ -133,6 +133,8 @@ class Rows:
             UsageError: it is none.
         """
         try:
+            if isinstance(text, str) and "_" in text:  # which Python would take for a separator of thousands
+                raise ValueError
             if isinstance(text, (int, str)) and not isinstance(text, bool):
                 return int(text)
             if isinstance(text, float) and text.is_integer():
@@ -140,6 +142,17 @@ class Rows:
         except ValueError:
             pass
         raise self.error(row, f"{name} is {_short(text)}: must be a whole number of tokens")
+
+    def prompt(self, row: int, name: str, text: object) -> int:
+        """The tokens of a prompt, by the name of the field that says them.
+
+        Raises:
+            UsageError: it is no whole number, or out of its range.
+        """
+        found = self.integer(row, name, text)
+        if not 1 <= found <= MAX_PROMPT:
+            raise self.error(row, f"{name} is {found:,}: must be 1..{MAX_PROMPT:,}")
+        return found
 
     def done(self) -> Workload:
         """The workload.

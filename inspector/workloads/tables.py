@@ -22,6 +22,9 @@ def read_csv(name: str, lines: Iterable[str], limit: int | None) -> Workload:
     reader = csv.reader(lines)
     try:
         header = [column.strip().lower() for column in next(reader, [])]
+        twice = next((column for column in (*AZURE, *BURSTGPT) if header.count(column) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{name}:1: there are {header.count(twice)} columns {twice!r}: which one counts?")
         if set(AZURE) <= set(header):
             return _azure(Rows(name, "azure", limit), reader, header)
         if set(BURSTGPT) <= set(header):
