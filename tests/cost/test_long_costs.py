@@ -1,4 +1,4 @@
-"""Looking at a long trace stays near its budget, as ratios within one process; the budgets are `kvscope bench replay`'s.
+"""Looking at a long trace stays near its budget, as ratios within one process: `kvscope bench replay` has the budgets.
 
 The trace is a tenth as long as there, and each ratio may be two and a half times what it is on an idle machine.
 """
