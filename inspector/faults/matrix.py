@@ -102,9 +102,9 @@ def markdown(kills: list[Kill]) -> str:
     lines = [
         "# The kill matrix",
         "",
-        f"Made by `kvscope faults run{' --real' if real else ''} --markdown docs/kill-matrix.md`. Each row is a block manager",
-        "that is broken on purpose, put through the plays of `inspector/faults/plays.py` on the accounting engine. A column",
-        "holds the codes (without KV0) under which that detector reports it; **bold** is the code by which it has",
+        f"Made by `kvscope faults run{' --real' if real else ''} --markdown docs/kill-matrix.md`. Each row is a block",
+        "manager that is broken on purpose, put through the plays of `inspector/faults/plays.py` on the accounting engine.",
+        "A column holds the codes (without KV0) under which that detector reports it; **bold** is the code by which it has",
         "to be found. A manager without a fault gives no finding in any play.",
         "",
         f"{sum(made.found for made in kills)} of {len(kills)} faults are found by name.",
