@@ -14,7 +14,7 @@ help:
 	@echo "make lint    ruff       make types   mypy       make bench   the benchmarks of this machine"
 	@echo "make races   every schedule of our pool up to 3 preemptions, and every planted concurrency fault"
 	@echo "make soak    a million mixed operations beside a reference, then eight threads on one pool for a minute,"
-	@echo "             then 1,000 clients of the server at once"
+	@echo "             10,000 clean runs in which nothing may be found, then 1,000 clients of the server at once"
 
 $(VENV)/python.ok:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -66,6 +66,7 @@ races: $(VENV)/dev.ok
 soak: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.soak --operations 1000000
 	@$(BIN)/python -m kvscope.benchmarks.hammer --threads 8 --seconds 60
+	@$(BIN)/python -m kvscope.benchmarks.false_alarms --runs 10000
 	@$(BIN)/python -m kvscope.benchmarks.serve_soak --clients 1000
 	@$(BIN)/kvscope models get smollm2
 	@$(BIN)/python tests/run.py quality -- --thorough -k alone

@@ -6,6 +6,7 @@ import pytest
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector.faults import FAULTS, KINDS, NOT_EXPRESSED, Fault
+from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.matrix import detected, kill, markdown
 from kvscope.inspector.faults.plays import PLAYS, Play
 from kvscope.inspector.faults.stage import Stage
@@ -44,6 +45,14 @@ def test_lockstep_writers_of_identical_bytes_are_reported() -> None:
     found = detected(PLAYS["lockstep"].run(FAULTS["missing-copy"].manager()))
     assert found["COW"] == ["KV006"]
     assert "SHADOW" not in found
+
+
+def test_random_clean_runs_raise_no_alarm() -> None:
+    """A sample of `python -m kvscope.benchmarks.false_alarms`."""
+    for seed in range(40):
+        stage = improvise(seed)
+        assert stage.wrong == 0, seed
+        assert check(stage.sink, replay=seed % 4 == 0).findings == (), seed
 
 
 def test_page_names_all_faults() -> None:
