@@ -49,8 +49,9 @@ def base(served_engine: ModuleType, served: tuple[str, Any], folder: Path) -> It
     """The server; after the test everybody else must still be served, and every block be back."""
     address, loop = served
     yield address
-    assert served_engine.ask(address, prompt="the cat", max_tokens=4).status_code == 200
     served_engine.until(lambda: loop.live == 0)
+    assert served_engine.ask(address, prompt="the cat", max_tokens=4).status_code == 200
+    served_engine.until(lambda: loop.live == 0 and not loop.call(lambda engine: engine.has_work))
     state = served_engine.get(address, "/state").json()
     assert (state["sequences"], state["requests"], state["table_entries"]) == ({}, [], 0)
     assert state["blocks"]["free"] + state["blocks"]["cached"] == served_engine.BLOCKS
