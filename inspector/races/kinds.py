@@ -118,7 +118,7 @@ def _world(plant: str = "", focus: str = "", manager: type[BlockManager] = Block
     def race(seed: str, broken: bool) -> Race:
         script = Script.draw(seed, focus=focus)
         # What goes wrong in the bytes alone is not in the events: the sanitizer would only take time.
-        judge = PoolJudge(sanitize=focus not in ("store", "load"))
+        judge = PoolJudge(sanitize=focus not in ("store", "stores", "load"))
         kind = manager if broken else BlockManager
         return world_race(script, manager=kind, plant=plant if broken else "", judge=judge)
 
@@ -142,7 +142,7 @@ KINDS: dict[str, ConcurrencyKind] = {
         ConcurrencyKind("store-without-lease", "B2", "a store reads blocks that nobody keeps for it",
                         _world("store-without-lease", "store")),
         ConcurrencyKind("lease-ends-early", "B2", "the first block that is stored ends the lease of all",
-                        _world("lease-ends-early", "store")),
+                        _world("lease-ends-early", "stores")),
         ConcurrencyKind("load-without-lease", "B2", "a transfer lands in blocks that were given to somebody else",
                         _world("load-without-lease", "load")),
         ConcurrencyKind("lookup-without-lease", "B2", "what a lookup found is evicted before admission", _looked_up),

@@ -19,8 +19,13 @@ class Script:
 
     @classmethod
     def draw(cls, seed: str, *, focus: str = "") -> Script:
-        """A random small one; the same seed gives the same. focus: much of this: store, load, lookup or window."""
+        """A random small one; the same seed gives the same.
+
+        focus: much of this: store, stores (of several blocks), load, lookup or window.
+        """
         draw = random.Random(seed)
+        many = focus == "stores"
+        focus = "store" if many else focus
         size = 1 if focus in ("store", "lookup") else draw.randint(1, 2)
         window = 2 * size if focus == "window" or (not focus and draw.random() < 0.3) else 0
         common = tuple(draw.randrange(2) for _ in range(size * 2)) if focus != "store" else ()
@@ -37,5 +42,7 @@ class Script:
         if any(name == "load" for name, _ in mover):
             client.append(("abort-load", 0))
         longest = max(-(-(len(p) + n) // size) for p, n, _ in requests)
-        spare = draw.randint(0, 1) if focus else draw.randint(1, 5)
+        if many:
+            mover = tuple((name, amount | 1) for name, amount in mover)
+        spare = 0 if many else draw.randint(0, 1) if focus else draw.randint(1, 5)
         return cls(longest + spare, size, window, requests, tuple(client), mover)
