@@ -14,7 +14,20 @@ from PIL import Image
 from kvscope.dashboard import markup, opened, sidebar, timebar
 from kvscope.dashboard import place as places
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
-from kvscope.dashboard.views import biography, blocks, events, findings, overview, replay, requests, sharing
+from kvscope.dashboard.views import (
+    biography,
+    blocks,
+    compare,
+    doctor,
+    events,
+    findings,
+    overview,
+    replay,
+    requests,
+    sharing,
+    waste,
+    whatif,
+)  # fmt: skip
 from kvscope.errors import KVScopeError
 
 log = logging.getLogger(__name__)
@@ -25,9 +38,13 @@ PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
     ("blocks", "Block map", ":material/grid_view:", blocks),
     ("biography", "Block biography", ":material/history:", biography),
     ("requests", "Requests", ":material/view_timeline:", requests),
+    ("waste", "Waste", ":material/data_usage:", waste),
     ("sharing", "Sharing", ":material/account_tree:", sharing),
     ("events", "Events", ":material/list:", events),
     ("findings", "Findings", ":material/bug_report:", findings),
+    ("compare", "Compare", ":material/compare_arrows:", compare),
+    ("whatif", "What if", ":material/tune:", whatif),
+    ("doctor", "Doctor", ":material/stethoscope:", doctor),
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvscope.dashboard.palette import CAUSES, FREE_FILL, GREEN, MUTED, ORANGE, PHASES, STATES
+from kvscope.dashboard.palette import BLUE, CAUSES, FREE_FILL, GREEN, MUTED, ORANGE, PHASES, PURPLE, STATES
 from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
@@ -130,6 +130,43 @@ def small_multiple(
     figure.update_layout(hovermode="x", showlegend=False)
     figure.update_yaxes(tickformat=y_format, rangemode="tozero", nticks=5, ticksuffix=unit)
     _cursor(figure, series, axis, cursor)
+    return figure
+
+
+def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None = None) -> go.Figure:
+    """The slots of held blocks over time: filled below, empty above."""
+    filled = np.minimum(series.filled_slots, series.held_slots)
+    curves = (("filled", filled, BLUE), ("empty", series.held_slots - filled, PURPLE))
+    rows = shown_rows(series, axis, [curve for _, curve, _ in curves])
+    x = axis_values(series, axis)[rows]
+    figure = go.Figure(
+        [
+            go.Scatter(
+                x=x, y=curve[rows], name=name, stackgroup="held", mode="lines", fillcolor=colour,
+                line={"width": 0, "color": colour, "shape": "hv"}, hovertemplate=f"%{{y:,}} {name}<extra></extra>",
+            )
+            for name, curve, colour in curves
+        ]
+    )  # fmt: skip
+    _layout(figure, height=300, x_title=AXES[axis], y_title="slots")
+    figure.update_layout(hovermode="x unified")
+    _cursor(figure, series, axis, cursor)
+    return figure
+
+
+def side_by_side(runs: Mapping[str, Series]) -> go.Figure:
+    """Held slots of several runs over the time since each began."""
+    figure = go.Figure()
+    for (name, series), colour in zip(runs.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
+        rows = shown_rows(series, "time", [series.held_slots])
+        figure.add_trace(
+            go.Scatter(
+                x=axis_values(series, "time")[rows], y=series.held_slots[rows], name=name, mode="lines",
+                line={"color": colour, "width": 2, "shape": "hv"}, hovertemplate="%{y:,} slots<extra></extra>",
+            )
+        )  # fmt: skip
+    _layout(figure, height=300, x_title=AXES["time"], y_title="slots")
+    figure.update_layout(hovermode="x unified")
     return figure
 
 

@@ -38,13 +38,13 @@ def adopt_url() -> None:
         return
     written: dict[str, str] = state.setdefault("written", {})
     replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
-    for name in ("trace", "seq", "block"):
+    for name in ("trace", "other", "seq", "block"):
         value = st.query_params.get(name)
         if value is None or value == written.get(name):
             continue
         if time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
             continue
-        state[name] = value if name == "trace" else _number(value)
+        state[name] = value if name in ("trace", "other") else _number(value)
         written[name] = value
         adopted.add(name)
 
@@ -58,6 +58,8 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
     wanted = {} if moving else {"seq": str(place.seq)}
     if len(traces) > 1:
         wanted["trace"] = view.name
+    if state_other := st.session_state.get("other"):
+        wanted["other"] = str(state_other)
     if place.block >= 0:
         wanted["block"] = str(place.block)
     state, now = st.session_state, time.monotonic()

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from kvscope.dashboard import figures, markup
+from kvscope.dashboard import figures, markup, verdict
 from kvscope.dashboard.answers import checked, findings_so_far, measure_all, measured, names_of, summarised, whole
 from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.opened import TraceView
@@ -26,6 +26,7 @@ _NO_BAR = {"displayModeBar": False}
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     stat_row(view)
+    verdict.show(view)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown("**The pool over time**", width="content")
         axis = axis_choice("axis")

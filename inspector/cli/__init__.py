@@ -38,6 +38,7 @@ COMMANDS = {
     "fuzz": "fuzz:fuzz",
     "faults": "faults:app",
     "races": "races:races",
+    "samples": "samples:samples",
     "bench": "bench:bench",
 }
 

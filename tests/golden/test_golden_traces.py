@@ -50,7 +50,7 @@ def test_making_the_samples_again_gives_the_same_story(tmp_path: Path, make: Mod
 def test_samples_stay_small_and_name_no_place() -> None:
     for path in SAMPLES.rglob("*"):
         if path.is_file():
-            assert path.stat().st_size < 32_000
+            assert path.stat().st_size < (160_000 if path.suffix == ".kvpack" else 32_000)  # the gallery is packed
             data = path.read_bytes()
             assert b"/home/" not in data
             assert b"/root/" not in data

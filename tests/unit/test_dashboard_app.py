@@ -23,7 +23,20 @@ from kvscope.inspector.source import Names
 from kvscope.inspector.state import holders, state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, TraceReader, open_trace
 
-PAGES = ("overview", "live", "blocks", "biography", "requests", "sharing", "events", "findings")
+PAGES = (
+    "overview",
+    "live",
+    "waste",
+    "compare",
+    "whatif",
+    "doctor",
+    "blocks",
+    "biography",
+    "requests",
+    "sharing",
+    "events",
+    "findings",
+)
 
 Open = Callable[..., AppTest]
 
@@ -476,3 +489,58 @@ class TestAddress:
         app.selectbox(key="trace_box").set_value("missing-copy").run()
         assert _link(app, "seq") == str(_last(toy_traces["missing-copy"]))
         assert "block" not in app.query_params
+
+
+SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
+
+
+class TestSamples:
+    """Each sample makes its point on the first screen, and its broken rule is a click away."""
+
+    @pytest.mark.parametrize(
+        ("name", "code"), [("healthy", ""), ("garbled-race", "KV006"), ("leak", "KV005"), ("fragmentation", "KV021")]
+    )
+    def test_first_screen_says_what_is_broken(self, open_app: Open, name: str, code: str) -> None:
+        app = open_app(SAMPLES / f"{name}.kvpack")
+        assert not app.exception
+        assert not [e.value for e in app.error if "failed" in e.value]
+        said = "\n".join(e.value for e in app.error)
+        assert (code in said) if code else not said
+        leak = "Is it a leak" in said or any("Is it a leak" in c.value for c in app.caption)
+        assert leak
+        if name == "leak":
+            assert "will never come back" in said
+
+    def test_the_guilty_write_of_the_race_is_two_clicks_away(self, open_app: Open) -> None:
+        path = SAMPLES / "garbled-race.kvpack"
+        first = check(open_trace(path)).findings[0]
+        app = open_app(path)
+        app.button(key="show_first").click().run()
+        assert (_link(app, "seq"), _link(app, "block")) == (str(first.seq), str(first.block))
+        app.button(key="to_biography").click().run()
+        assert not app.exception
+        assert f"b{first.block}#{first.gen}: write slots" in _html(app)
+
+    def test_reserving_is_empty_where_paging_is_not(self, open_app: Open) -> None:
+        shares = []
+        for name in ("reserved", "paged"):
+            app = open_app(SAMPLES / f"{name}.kvpack")
+            shares.append(float(_stat(app, "Utilization").split(" ")[0]))
+        assert shares[0] < 50 < 90 < shares[1]
+
+    def test_two_of_them_are_compared(self, open_app: Open) -> None:
+        app = open_app(
+            SAMPLES / "paged.kvpack", SAMPLES / "reserved.kvpack", trace="reserved", other="paged", page="compare"
+        )
+        assert not app.exception
+        assert _link(app, "other") == "paged"
+        assert "Utilization" in _html(app)
+
+    def test_are_made_by_a_command(self, tmp_path: Path) -> None:
+        from kvscope.inspector.gallery import make, named
+
+        (sample,) = named(["garbled-race"])
+        made, kept = open_trace(make(sample, tmp_path)), open_trace(SAMPLES / "garbled-race.kvpack")
+        for column in ("kind", "block", "gen", "seq_id", "ref_after"):
+            assert np.array_equal(made.events[column], kept.events[column]), column
+        assert not [s.file for s in made.sites if s.file.startswith("/")]

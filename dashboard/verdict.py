@@ -1,0 +1,45 @@
+"""What a run comes to in a sentence or two, above every picture: what to see, what is broken, whether blocks leak."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvscope.dashboard.answers import findings_so_far, tables_of
+from kvscope.dashboard.markup import plain
+from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.place import go
+
+LEAK = "KV005"
+
+
+def show(view: TraceView) -> None:
+    """The verdict, where the check has been run; the way to the first finding."""
+    point = next((str(f["point"]) for f in view.facts if f.get("type") == "run" and f.get("point")), "")
+    found = findings_so_far(view)
+    if point:
+        st.markdown(f":material/lightbulb: **{plain(point[:1].upper() + point[1:])}**")
+    if found is None:
+        return
+    if not found:
+        st.caption(f"No rule is broken. {leak_text(view)}")
+        return
+    first, many = found[0], "1 finding" if len(found) == 1 else f"{count_text(len(found))} findings"
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        text = f"{many}. The first: {first.code} {first.title}, at event {count_text(first.seq)}. {leak_text(view)}"
+        st.error(plain(text), icon=":material/bug_report:")
+        if st.button("Show it", key="show_first", type="primary", icon=":material/my_location:"):
+            go("blocks", seq=first.seq, block=first.block if first.block >= 0 else None)
+
+
+def leak_text(view: TraceView) -> str:
+    """Is it a leak? In one sentence."""
+    leaks = [f for f in findings_so_far(view) or () if f.code == LEAK]
+    if leaks:
+        blocks = len({f.block for f in leaks})
+        return f"Is it a leak? Yes: {count_text(blocks)} {'block' if blocks == 1 else 'blocks'} will never come back."
+    holders = tables_of(view, view.last_seq)
+    if not holders:
+        return "Is it a leak? No: at the end nobody holds a block."
+    many = "1 sequence" if len(holders) == 1 else f"{count_text(len(holders))} sequences"
+    return f"Is it a leak? Nothing says so: what is held at the end belongs to {many}."
