@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types bench races soak browser clean
+.PHONY: help demo test lint types bench races soak mutants browser clean
 
 help:
 	@echo "make demo    the real model, a planted bug, the report, the dashboard (Ctrl-C ends it)"
@@ -14,7 +14,9 @@ help:
 	@echo "make lint    ruff       make types   mypy       make bench   the benchmarks of this machine"
 	@echo "make races   every schedule of our pool up to 3 preemptions, and every planted concurrency fault"
 	@echo "make soak    a million mixed operations beside a reference, then eight threads on one pool for a minute,"
-	@echo "             10,000 clean runs in which nothing may be found, then 1,000 clients of the server at once"
+	@echo "             10,000 clean runs in which nothing may be found, then 1,000 clients of the server at once,"
+	@echo "             a million rule steps of the fuzzer, every mutant"
+	@echo "make mutants mutation testing of pool, tables, prefix cache and sanitizer, for 14 minutes"
 
 $(VENV)/python.ok:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -70,6 +72,13 @@ soak: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.serve_soak --clients 1000
 	@$(BIN)/kvscope models get smollm2
 	@$(BIN)/python tests/run.py quality -- --thorough -k alone
+	@$(BIN)/python -m kvscope.benchmarks.rules --steps 1000000
+	@$(MAKE) --no-print-directory mutants ARGS="--seconds 86400"
+
+# A sample of 14 minutes; all of them are part of `make soak`.
+mutants: $(VENV)/dev.ok
+	@$(PIP) -e '.[mutants]'
+	@$(BIN)/python tests/mutants.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis test-results demo-out

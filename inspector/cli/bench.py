@@ -25,6 +25,7 @@ BENCHMARKS = {
     "provenance": "what comparing shadow words before attention costs a decode step on the CPU",
     "serve": "load on the HTTP server, with recording off, on and sanitized: first token, gaps, goodput",
     "telemetry": "decode runs served without recording, with it, and watched by Prometheus and OpenTelemetry as well",
+    "fuzz_faults": "what the fuzzing suite needs to find each planted fault: examples and seconds, ten seeds",
     "articles": "how many requests run at once and how much memory is used, paged beside reserving",
     "kernels": "attention, KV write and block copy on a GPU, beside torch and published peers",
 }
@@ -45,7 +46,7 @@ def bench(
 
     if name is None:
         for known, what in BENCHMARKS.items():
-            sys.stdout.write(f"{known:11} {what}\n")
+            sys.stdout.write(f"{known:12} {what}\n")
         return
     if name not in BENCHMARKS:
         raise UsageError(f"benchmark {name!r} is unknown: choose one of {', '.join(BENCHMARKS)}")

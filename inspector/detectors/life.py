@@ -185,7 +185,10 @@ class Table(Detector):
         if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
             return
         digest, length = detail[0], detail[1]
-        made, have = self._digest(sequence, length), max(sequence.slid, 0) + len(sequence.table)
+        have = max(sequence.slid, 0) + len(sequence.table)
+        if length != have and sequence.table:  # a swapped sequence comes back without the entries that had slid away
+            have = max(sequence.table) + 1
+        made = self._digest(sequence, length, have)
         if made == digest and length <= have:
             self._wrong.discard(row.seq_id)
         elif row.seq_id not in self._wrong:
@@ -195,9 +198,9 @@ class Table(Detector):
             )
             self.ledger.find("KV018", row, f"the worker's table of {self._names(row.seq_id)} has {how}")
 
-    def _digest(self, sequence: Sequence, length: int) -> int:
+    def _digest(self, sequence: Sequence, length: int, have: int) -> int:
         """The digest of the first `length` entries."""
-        if length == max(sequence.slid, 0) + len(sequence.table):
+        if length == have:
             return to_signed(sequence.digest)
         words = (mixed(b, g, i) for i, (b, g) in sequence.table.items() if i < length)
         return to_signed(sum(words))
