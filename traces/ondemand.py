@@ -24,7 +24,7 @@ from kvscope.traces.sealed import Columns, SealedRows, Unreadable
 SHORT_ROWS = 1 << 16  # so many rows are decoded when they are sliced out; more stay where they are
 _KEPT_RUNS, _KEPT_DETAILS = 64, 8
 _FEW_ROWS, _KEPT_ROWS = 1024, 1 << 16
-_KEPT_BYTES = 256 << 20
+_KEPT_BYTES = 384 << 20
 _RUN_ROWS = 1 << 14
 _NAMES: tuple[str, ...] = tuple(EVENT_DTYPE.names or ())
 

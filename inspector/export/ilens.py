@@ -46,7 +46,7 @@ _LOAD_MASK = kind_mask(_LOAD_KINDS)
 def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progress = no_progress) -> int:
     """Write the records that belong to `rows`; returns their number."""
     manifest, trace = manifest_of(trace), frozen(trace)
-    events = trace.events
+    times = trace.events["t_ns"]
     clock = manifest.get("clock") if isinstance(manifest.get("clock"), dict) else {}
     wall, start = (_seconds(clock.get(name)) if clock else 0.0 for name in ("wall_ns", "monotonic_ns"))
     file.write(_line(_meta(trace, manifest, wall, start)))
@@ -54,7 +54,7 @@ def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progres
     seqs = np.asarray(trace.seqs, dtype=np.int64)
     for seq, record in heapq.merge(_snapshots(trace, rows), _finished(trace, rows), _cache(trace, rows, progress),
                                    _gaps(trace, rows), key=lambda pair: pair[0]):  # fmt: skip
-        t = float(events["t_ns"][int(np.searchsorted(seqs, seq))]) * 1e-9
+        t = float(times[int(np.searchsorted(seqs, seq))]) * 1e-9
         record = {"kind": record.pop("kind"), "ts": start + t, **record}
         if record["kind"].startswith("kv_"):
             record["wall_time_unix"] = wall + t
@@ -112,7 +112,8 @@ def _snapshots(trace: Frozen, rows: range) -> Records:
     held = iter(held_at(trace, ends).tolist())
     for lo in range(0, len(picked), 65_536):
         piece = picked[lo : lo + 65_536]
-        columns = [events[name][piece].tolist() for name in ("kind", "seq_id", "aux", "lblock", "fill")]
+        told = events[piece]
+        columns = [told[name].tolist() for name in ("kind", "seq_id", "aux", "lblock", "fill")]
         for row, kind, *values in zip(piece.tolist(), *columns, strict=True):
             if kind != Kind.STEP_END:
                 load.take(kind, *values)
