@@ -29,7 +29,7 @@ from kvscope.traces.schema import Kind
 TEMPLATE = Path(__file__).with_name("report.html")
 MAX_LANES, MAX_REPORTS, MAX_MARKS, MAX_CELLS, MAX_TEXTS = 60, 20, 100, 1 << 16, 200
 _STEPS = 5
-_SMALL = (
+_SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sharing_factor", "Sharing factor", {"unit": "×"}),
     ("saved_blocks", "Blocks saved by sharing", {}),
     ("tail_waste", "Tail waste", {"percent": True}),
