@@ -34,7 +34,7 @@ from kvscope.inspector.telemetry.watch import Watch
 log = logging.getLogger(__name__)
 
 PROVIDER = "kvscope"
-EVERY_S = 1.0
+EVERY_S = 5.0  # as often as the SDK sends spans by itself
 _MOST_ASKED = 1 << 16
 _REASONS = {"stop": "stop", "length": "length", "aborted": "aborted", "drained": "aborted"}
 
@@ -47,7 +47,7 @@ def resource(run_id: str, model: str) -> Resource:
 
 
 class Telemetry:
-    """Tells tracer and meter providers about a served engine, once a second and at the end.
+    """Tells tracer and meter providers about a served engine, every few seconds and at the end.
 
     Args:
         watch: the engine and its trace.
