@@ -256,6 +256,21 @@ def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
 
 
+def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Watched, shown: Path) -> None:
+    """Open the sample, *Show it*, *Whole biography*: the write stands there, marked."""
+    sample = Path(__file__).parents[2] / "traces" / "samples" / "garbled-race.kvpack"
+    shutil.copy(sample, shown / sample.name)
+    first = check(open_trace(sample)).findings[0]
+    watched.open(trace="garbled-race")
+    watched.page.locator(".st-key-show_first button:visible").click()
+    watched.map_at(first.seq)
+    watched.shot("race")
+    watched.page.locator(".st-key-to_biography button:visible").click()
+    guilty = watched.page.locator(".rows tr.current")
+    expect(guilty).to_contain_text("write slots", timeout=PATIENCE_MS)
+    watched.at(seq=first.seq, block=first.block)
+
+
 def test_a_link_reproduces_the_view(watched: Watched) -> None:
     watched.open(page="biography", trace="clean", seq=700, block=3)
     link, said = watched.page.url, watched.page.locator(".kv-head").inner_text()
