@@ -64,6 +64,8 @@ class Waiting:
             return ""
         needed, free, evictable = details[:3]
         there = free + evictable
+        if kind == Kind.REFUSED and len(details) > 3:
+            there = min(there, details[3])  # this allocator needs them side by side
         if kind == Kind.REFUSED and seq_id in self._holding:
             most, kept = needed, 0
         else:

@@ -211,7 +211,7 @@ DETAIL_FIELDS: dict[Kind, tuple[str, ...]] = {
         "host_used",  # slots of the host tier that are held; absent without one
     ),
     Kind.WAIT: ("needed", "free", "evictable", "holders*"),  # holders: sequence, its blocks, next sequence, ...
-    Kind.REFUSED: ("needed", "free", "evictable"),
+    Kind.REFUSED: ("needed", "free", "evictable", "largest"),  # largest: side by side, where blocks must lie so
     Kind.SUBMIT: ("request", "max_tokens", "samples"),
     Kind.FORK: ("request", "sample"),
     Kind.SWAP_OUT: ("tier", "lease"),

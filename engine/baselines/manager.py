@@ -330,7 +330,7 @@ class RegionManager:
         needed, free, largest = self.space.size_for(tokens), self.space.free, self.space.largest_free()
         seq = self._emit(Kind.REFUSED, Reason.NO_BLOCKS, seq_id=seq_id)
         if self._sink is not None:
-            self._sink.detail(seq, (needed, free, 0))
+            self._sink.detail(seq, (needed, free, 0, largest))
         return OutOfBlocks(needed, largest, (
             f"no region of {needed} blocks: {free} free of {self.num_blocks}, at most {largest} side by side; "
             "raise num_blocks or lower the load"

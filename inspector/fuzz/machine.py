@@ -126,15 +126,22 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @can("truncate")
     @LIVE
-    @rule(pick=PICK, drop=st.integers(0, 5), tokens=st.lists(st.integers(0, 1), max_size=2), again=st.booleans())
+    @rule(
+        pick=PICK,
+        drop=st.integers(1, 5),
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=2),
+        again=st.booleans(),
+    )
     def truncate(self, pick: int, drop: int, tokens: list[int], again: bool) -> None:
         """Reject the last tokens, one is left at least, go on with others; and somebody asks for the old ones again."""
         seq = choose(self.harness.live, pick)
         before = list(self.harness.live[seq].tokens)
         self.seen.append(before)
         self._do("truncate", seq, max(1, len(before) - drop))
-        for token in tokens:
-            self._do("append", seq, token)
+        kept = len(self.harness.live[seq].tokens)
+        for nth, token in enumerate(tokens):  # the first is another than the rejected one: that is why it was rejected
+            rejected = before[kept] if not nth and kept < len(before) else None
+            self._do("append", seq, 1 - token if token == rejected else token)
         if again and len(self.harness.live) < MAX_LIVE:
             self._do("add", self._new(), [*before, 0], self.harness.live[seq].identity)
 
