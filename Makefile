@@ -71,7 +71,7 @@ soak: $(VENV)/dev.ok
 	@$(BIN)/python -m kvscope.benchmarks.false_alarms --runs 10000
 	@$(BIN)/python -m kvscope.benchmarks.serve_soak --clients 1000
 	@$(BIN)/kvscope models get smollm2
-	@$(BIN)/python tests/run.py quality -- --thorough -k alone
+	@$(BIN)/python tests/run.py quality -- --thorough -k parity
 	@$(BIN)/python -m kvscope.benchmarks.rules --steps 1000000
 	@$(MAKE) --no-print-directory mutants ARGS="--seconds 86400"
 

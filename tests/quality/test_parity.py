@@ -27,7 +27,9 @@ from kvscope.engine.sizing import fastest_threads
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 TOKENS = 64
-BRIEF = 20  # tokens that most prompts get by themselves, one sequence a step being slow; all with --thorough
+# Where not every prompt gets all its tokens in the usual run; with --thorough all do.
+BRIEF = 10  # for most prompts by themselves, one sequence a step being slow
+HALF = 32  # in company, which the preempted run shows in full
 TIE = 1e-4
 SYSTEM = (
     "You are a patient teacher in a small harbour town. You explain everything step by step, in plain words, "
@@ -112,7 +114,7 @@ def run(engine: Engine, prompts: list[list[int]], tokens: int = TOKENS) -> list[
 def assert_same(references: list[Reference], outputs: list[list[int]]) -> None:
     assert len(outputs) == len(references) == 20
     for number, (reference, output) in enumerate(zip(references, outputs, strict=True)):
-        assert len(output) in (TOKENS, BRIEF)
+        assert len(output) in (TOKENS, HALF, BRIEF)
         different = [i for i in range(len(output)) if output[i] != reference.tokens[i]]
         if not different:
             continue
@@ -156,7 +158,7 @@ def test_alone_and_logits(
     assert_same(references, outputs)
 
 
-@pytest.mark.parametrize("number", [0, 10, 13])
+@pytest.mark.parametrize("number", [0, 13])
 def test_transformers_generates_the_same(
     loaded: LoadedModel, smollm2_reference: Any, references: list[Reference], number: int
 ) -> None:
@@ -169,23 +171,28 @@ def test_transformers_generates_the_same(
     assert out[0, ids.shape[1] :].tolist() == references[number].tokens
 
 
-def test_company(loaded: LoadedModel, references: list[Reference]) -> None:
+@pytest.fixture
+def half(request: pytest.FixtureRequest) -> int:
+    return TOKENS if request.config.getoption("--thorough") else HALF
+
+
+def test_company(loaded: LoadedModel, references: list[Reference], half: int) -> None:
     engine = engine_for(loaded, share_prefixes=False)
-    assert_same(references, run(engine, [r.prompt for r in references]))
+    assert_same(references, run(engine, [r.prompt for r in references], half))
 
 
-def test_prefix_sharing(loaded: LoadedModel, references: list[Reference]) -> None:
+def test_prefix_sharing(loaded: LoadedModel, references: list[Reference], half: int) -> None:
     engine = engine_for(loaded)
     hits: list[int] = []
     admit = engine.manager.admit
     engine.manager.admit = lambda *a, **k: hits.append(admit(*a, **k)) or hits[-1]  # type: ignore[method-assign]
-    assert_same(references, run(engine, [r.prompt for r in references]))
+    assert_same(references, run(engine, [r.prompt for r in references], half))
     assert sum(h > 0 for h in hits) >= 9, "the ten prompts behind one system message share its blocks"
 
 
-def test_chunked_prefill(loaded: LoadedModel, references: list[Reference]) -> None:
+def test_chunked_prefill(loaded: LoadedModel, references: list[Reference], half: int) -> None:
     engine = engine_for(loaded, max_batched_tokens=24, max_seqs=12)
-    assert_same(references, run(engine, [r.prompt for r in references]))
+    assert_same(references, run(engine, [r.prompt for r in references], half))
 
 
 def test_preemption(loaded: LoadedModel, references: list[Reference]) -> None:
