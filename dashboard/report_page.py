@@ -199,7 +199,8 @@ class _Page:
             yield f"<p>No rule is broken. Checked {looked}.</p>"
         else:
             groups = group(result.findings, self.trace)
-            yield f"<p>{len(result.findings):,} findings of {len(groups)} kinds in {looked}.</p>"
+            kinds = "1 kind" if len(groups) == 1 else f"{len(groups)} kinds"
+            yield f"<p>{len(result.findings):,} findings of {kinds} in {looked}.</p>"
             for i, each in enumerate(groups[:MAX_REPORTS]):
                 title = escape(f"{each.first.code} {each.first.title} at event {each.first.seq:,}")
                 more = f", and {len(each.others):,} more like it" if each.others else ""
