@@ -20,6 +20,26 @@ NAMED = {
 }
 
 
+def find(place: str, name: str) -> object:
+    """What `name` is in a module or a file; None if it is not there.
+
+    Raises:
+        UsageError: the module cannot be imported.
+    """
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _by_name(place)
+    except KVScopeError:
+        raise
+    except SystemExit as error:
+        raise UsageError(f"importing {place} calls sys.exit({error.code!r})") from error
+    except Exception as error:
+        raise UsageError(f"importing {place} raised {told(error)}") from error
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def load_target(text: str) -> Factory:
     """The factory that `text` names.
 
@@ -32,17 +52,7 @@ def load_target(text: str) -> Factory:
         raise UsageError(
             f"target is {text!r}: give package.module:factory, path.py:factory, or one of {', '.join(NAMED)}"
         )
-    try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _by_name(place)
-    except KVScopeError:
-        raise
-    except SystemExit as error:
-        raise UsageError(f"importing {place} calls sys.exit({error.code!r})") from error
-    except Exception as error:
-        raise UsageError(f"importing {place} raised {told(error)}") from error
-    found: object = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = find(place, name)
     if not callable(found):
         what = f"{name} is a {type(found).__name__}" if found is not None else f"there is no {name}"
         raise UsageError(f"{what} in {place}: the target must be factory(num_blocks, block_size)")
