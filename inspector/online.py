@@ -72,7 +72,7 @@ class OnlineSanitizer:
         self._rows: list[tuple[int, ...]] = []
         self._details: dict[int, Sequence[int]] = {}
         self._first = -1  # number of the first event not looked at
-        self._screen: Screen | None = Screen.growing(num_blocks, block_size)
+        self._screen: Screen | None = Screen(num_blocks, block_size)
         self._player: Player | None = None
         self._lost = False
         self._due = -1
@@ -234,9 +234,10 @@ class OnlineSanitizer:
         assert self._screen is not None
         given = GivenDetails(details, events["kind"], first)
         self._screen.learn(self._facts, details.get)
-        if given.ragged or not understood(events):
+        chunk = Chunk(events, first, given)
+        if given.ragged or not understood(chunk.present):
             return True
-        return self._screen.feed(Chunk(events, first, given))
+        return self._screen.feed(chunk)
 
     def _follow(self) -> None:
         """Play to the detectors what the trace holds beyond what they have seen."""

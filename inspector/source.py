@@ -16,6 +16,7 @@ from kvscope.traces.sink import Site
 from kvscope.traces.sink import Trace as TraceLike
 
 IntArray = npt.NDArray[np.int64]
+_GROW, _SHRINK, _GAP = np.uint8(Kind.GROW), np.uint8(Kind.SHRINK), np.uint8(Kind.GAP)
 
 
 class Frozen:
@@ -26,7 +27,10 @@ class Frozen:
         self.on_demand = not isinstance(
             self.events, np.ndarray
         )  # a long trace: rows are decoded when they are asked for
-        self.num_blocks = most_blocks(trace.num_blocks, self.events)  # block ids of the whole trace are below
+        self._kinds: npt.NDArray[np.uint8] | None = None
+        self.num_blocks = most_blocks(
+            trace.num_blocks, self.events, self.kinds
+        )  # block ids of the whole trace are below
         self.block_size, self.block_bytes = trace.block_size, trace.block_bytes
         self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
         self.sites, self.actors = trace.sites, trace.actors
@@ -34,6 +38,16 @@ class Frozen:
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
         self.detail, self.details_of = trace.detail, trace.details_of
         self.source = trace
+
+    @property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        """The kind of each row, side by side; of a long trace read anew each time."""
+        if self._kinds is not None:
+            return self._kinds
+        kinds: npt.NDArray[np.uint8] = np.ascontiguousarray(self.events["kind"])
+        if not self.on_demand:
+            self._kinds = kinds
+        return kinds
 
     def detail_arrays(self, kind: int) -> tuple[IntArray, IntArray, IntArray]:
         """(seqs, offsets, values) of a kind's details; those of `seqs[i]` are `values[offsets[i] : offsets[i + 1]]`."""
@@ -54,17 +68,23 @@ class Frozen:
 MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged or made up, and passed over
 
 
-def resizes(events: EventArray) -> IntArray:
-    """The rows in which the pool grows or shrinks."""
-    rows = np.flatnonzero((events["kind"] == Kind.GROW) | (events["kind"] == Kind.SHRINK))
+def resizes(events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> IntArray:
+    """The rows in which the pool grows or shrinks; `kinds` is their column, where it is at hand."""
+    kinds = events["kind"] if kinds is None else kinds
+    rows = np.flatnonzero((kinds == _GROW) | (kinds == _SHRINK))
+    if not len(rows):
+        return rows
     told = events[rows]
     sizes = np.stack([told["aux"], told["lblock"].astype(np.int64)])
     return rows[((sizes >= 0) & (sizes <= MAX_RESIZED)).all(axis=0)]
 
 
-def most_blocks(num_blocks: int, events: EventArray) -> int:
+def most_blocks(num_blocks: int, events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> int:
     """The most blocks that the pool ever had: `num_blocks` at first, then what GROW and SHRINK say."""
-    changes = events[resizes(events)]
+    rows = resizes(events, kinds)
+    if not len(rows):
+        return num_blocks
+    changes = events[rows]
     sizes: list[int] = changes["aux"].tolist() + changes["lblock"].tolist()
     return max([num_blocks, *sizes])
 
@@ -141,7 +161,8 @@ def gap_rows(trace: TraceLike) -> list[tuple[int, int]]:
         jumps = np.diff(seqs)
         for row in np.flatnonzero(jumps > 1).tolist():
             holes[row + 1] = int(jumps[row]) - 1
-    marks = np.flatnonzero(trace.events["kind"] == Kind.GAP)
+    kinds = trace.kinds if isinstance(trace, Frozen) else trace.events["kind"]
+    marks = np.flatnonzero(kinds == _GAP)
     for row, lost in zip(marks.tolist(), trace.events[marks]["aux"].tolist(), strict=True):
         near = row + 1 if row + 1 in holes else row
         holes[near] = max(holes.get(near, 0), lost)

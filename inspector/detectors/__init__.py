@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvscope.errors import UsageError
-from kvscope.traces.schema import Kind
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.base import Detector
@@ -65,8 +64,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     if unknown:
         raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
     trace = frozen(trace)
-    moves = bool(np.isin(trace.events["kind"], (Kind.SWAP_OUT, Kind.SWAP_IN)).any())  # unknown to the screen
-    if not replay and not moves:
+    if not replay:
         screened = screen(trace)
         if screened.clean:
             return _result(trace, wanted, (), screened.blocks, screened.slots, _unclosed(trace), started)
@@ -103,7 +101,7 @@ def _result(
     from kvscope.inspector.findings import CheckResult
 
     types = detector_types()
-    present = np.bincount(trace.events["kind"], minlength=256).astype(np.bool_)
+    present = np.bincount(trace.kinds, minlength=256).astype(np.bool_)
     idle = {name: types[name].kinds() for name in wanted if not present[list(types[name].kinds())].any()}
     return CheckResult(
         findings=tuple(sorted(findings, key=lambda f: (f.seq, f.code))),

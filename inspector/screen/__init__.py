@@ -2,6 +2,7 @@
 
     columns.py     a chunk of events as columns; details as matrices
     runs.py        rows sorted into runs of one block or sequence; values carried along a run
+    plain.py       rows that only go on with what the row before them began: most rows, judged by their neighbours
     blocks.py      the rules of a block: lives, counts, places, slots, publication
     entries.py     table entries and leases: taken once, given back once, by the same holder
     sequences.py   the rules of a sequence: positions written before they are read, tables, ends

@@ -8,10 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, flags, table
+from kvscope.inspector.screen.plain import beyond_writes
 from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
 from kvscope.inspector.state import BLOCK_KINDS, BlockState
 from kvscope.traces.schema import Kind
+
+# The states that a WITNESS counts, in its order.
+COUNTED = (
+    BlockState.FREE, BlockState.PRIVATE, BlockState.SHARED, BlockState.CACHED, BlockState.QUARANTINED,
+    BlockState.IN_TRANSIT,
+)  # fmt: skip
 
 # Where an unheld block is; a held one is HELD.
 HELD, FREE, QUARANTINED = 0, 1, 2
@@ -70,6 +77,14 @@ class BlockStates:
         self.ever_written = zeros(np.int64)
         self.touched = zeros(np.bool_)
 
+    def reserve(self, count: int, most: int) -> None:
+        """Room for block ids below `count`; there are `most` in all."""
+        have = len(self.gen)
+        if count > have:
+            more = BlockStates(min(max(count, 2 * have), most) - have)
+            for name, fresh in vars(more).items():
+                setattr(self, name, np.concatenate([getattr(self, name), fresh]))
+
 
 def entry_key(seq_id: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
     """One word per table entry, its own: sums of them add and take away exactly."""
@@ -81,23 +96,24 @@ class BlockPass:
 
     def __init__(self, chunk: Chunk, states: BlockStates, block_size: int, suspects: dict[str, IntArray]) -> None:
         self.chunk, self.states, self.block_size, self.suspects = chunk, states, block_size, suspects
-        rows = np.flatnonzero(_BLOCK[chunk.kind])
-        block = chunk.block[rows]
-        outside = (block < 0) | (block >= len(states.gen))
-        self._suspect("block exists", rows[outside])
-        rows, block = rows[~outside], block[~outside]
-        keys, self.rows = sorted_rows(block, rows)
-        self.runs = Runs(keys)
-        self.kind = chunk.kind[self.rows]
-        self.written_of = np.zeros(chunk.length, dtype=np.int64)  # per row: slots written of its block, after it
-        self.change = np.zeros((2, chunk.length), dtype=np.int64)  # blocks by state, packed; see `counts`
+        rows = np.flatnonzero(_BLOCK.take(chunk.kind))
+        block = chunk.block.take(rows)
+        if len(rows) and (int(block.min()) < 0 or int(block.max()) >= len(states.gen)):
+            outside = (block < 0) | (block >= len(states.gen))
+            self._suspect("block exists", rows[outside])
+            rows, block = rows[~outside], block[~outside]
+        keys, rows = sorted_rows(block, rows, len(states.gen))
+        self.kept = beyond_writes(chunk, keys, rows, block_size)
+        self.rows, self.kind = rows.take(self.kept.at), self.kept.kind
+        self.runs = Runs(keys.take(self.kept.at))
+        self._picked = chunk.picked(self.rows)
+        self.written_of = np.zeros(chunk.length, dtype=np.int32)  # per row: slots written of its block, after it
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
         return np.asarray(self.kind == kind)
 
     def column(self, name: str) -> IntArray:
-        out: IntArray = getattr(self.chunk, name)[self.rows]
-        return out
+        return np.ascontiguousarray(self._picked[name])
 
     def _suspect(self, rule: str, rows: IntArray) -> None:
         if len(rows):
@@ -116,26 +132,26 @@ class BlockPass:
         alloc = self.is_(Kind.ALLOC)
         gen = self.column("gen")
         before = runs.before(gen, states.gen)
-        self.must("life", np.where(alloc, gen > before, gen == before))
+        self.must("life", ((gen == before) ^ alloc) & (gen >= before))
         runs.keep(gen, states.gen)
 
-        delta = _DELTA[self.kind].astype(np.int64)
+        delta = _DELTA.take(self.kind).astype(np.int64)
         self.ref = runs.running(delta, states.ref)
         self.ref_before = self.ref - delta
         told_before, told = self.column("ref_before"), self.column("ref_after")
-        silent = (told < 0) & (told_before < 0) & ~_COUNTED[self.kind]
+        silent = (told < 0) & (told_before < 0) & ~_COUNTED.take(self.kind)
         self.must("count", silent | ((told_before == self.ref_before) & (told == self.ref) & (self.ref >= 0)))
-        self.leases = runs.running(_LEASES[self.kind].astype(np.int64), states.leases)
+        self.leases = runs.running(_LEASES.take(self.kind).astype(np.int64), states.leases)
         self.entries = self.ref - self.leases
         self.must("holders", (self.leases >= 0) & (self.entries >= 0))
         runs.keep(self.ref, states.ref)
         runs.keep(self.leases, states.leases)
 
-        said = _PLACE[self.kind]
+        said = _PLACE.take(self.kind)
         self.place = runs.filled(said, said >= 0, states.place)
         self.place_before = runs.before(self.place, states.place)
         runs.keep(self.place, states.place)
-        said = _PUBLISHED[self.kind]
+        said = _PUBLISHED.take(self.kind)
         self.published = runs.filled(said, said >= 0, states.published)
         self.published_before = runs.before(self.published, states.published)
         runs.keep(self.published, states.published)
@@ -155,31 +171,36 @@ class BlockPass:
             (_SETTLE, unheld & (place == QUARANTINED)),
             (_EVICT, unheld),
         ):
-            allowed &= ~kinds[self.kind] | rule
+            allowed &= ~kinds.take(self.kind) | rule
         self.must("transition", allowed)
 
     def slots(self) -> None:
         """Slots are written in order by the only holder; copies and publications find them written."""
         runs, states, kind = self.runs, self.states, self.kind
         alloc, write, copy = self.is_(Kind.ALLOC), self.is_(Kind.WRITE), self.is_(Kind.COW)
-        lo, hi = self.chunk.range_lo[self.rows], self.chunk.range_hi[self.rows]
-        copies = self.chunk.copies[self.rows]
+        aux = self.column("aux")
+        lo, hi = aux & 0xFFFFFFFF, aux >> 32
         size = self.block_size
-        self.must("copy details", ~copy | ((copies >= 0) & (copies <= size)))
-        reach = np.where(write, hi, np.where(copy, copies, 0)).clip(0, size)
-        self.written = runs.greatest(reach, alloc, states.written)
-        before = runs.before(self.written, states.written)
+        copies = self.chunk.copies[self.rows[copy]] if self.chunk.present[Kind.COW] else None
+        if copies is not None:
+            self._suspect("copy details", self.rows[copy][(copies < 0) | (copies > size)])
+        reach = hi.clip(0, size) * write
+        if copies is not None:
+            reach[copy] = copies.clip(0, size)
+        written = runs.greatest(np.maximum(reach, self.kept.reach), alloc, states.written)
+        before = runs.before(written, states.written)
+        self.written = np.maximum(before * ~alloc, reach)
         self.must("slots", ~write | ((lo >= 0) & (lo < hi) & (hi <= size) & (lo <= before)))
         self.must("published full", ~self.is_(Kind.PUBLISH) | (before == size))
-        runs.keep(self.written, states.written)
+        runs.keep(written, states.written)
         self.written_of[self.rows] = self.written
         if len(runs.starts):
-            most = np.maximum.reduceat(self.written, runs.starts)
+            most = np.maximum.reduceat(written, runs.starts)
             states.ever_written[runs.ids] = np.maximum(states.ever_written[runs.ids], most)
 
-        sign = ENTRY_SIGN[kind]
+        sign = ENTRY_SIGN.take(kind)
         key = entry_key(self.column("seq_id"), self.column("lblock"))
-        moves = np.where(sign == 0, np.uint64(0), np.where(sign > 0, key, np.uint64(0) - key))
+        moves = key * sign.astype(np.uint64)  # a minus is 2**64 - 1, and the product wraps
         keys = runs.running(moves, states.keys)
         runs.keep(keys, states.keys)
         alone = (self.entries == 1) & (keys == key) & (self.published == 0)
@@ -188,88 +209,96 @@ class BlockPass:
 
     def _leased(self, write: npt.NDArray[np.bool_], lo: IntArray, alloc: npt.NDArray[np.bool_]) -> None:
         """No write into slots that a lease covers."""
-        runs, states = self.runs, self.states
-        reach = np.zeros(self.chunk.length, dtype=np.int64)
-        rows, detail = self.chunk.detail(Kind.LEASE)
-        if len(rows):
-            values = detail.values[detail.at, 1] if len(detail.values) else np.zeros(len(rows), dtype=np.int64)
-            reach[rows] = np.where(detail.at >= 0, values, self.block_size).clip(0, self.block_size)
-        leased = runs.greatest(reach[self.rows], alloc, states.leased)
+        runs, states, chunk = self.runs, self.states, self.chunk
+        reach = np.zeros(len(self.rows), dtype=np.int64)
+        if chunk.present[Kind.LEASE]:
+            taken = np.flatnonzero(self.is_(Kind.LEASE))
+            at, values = chunk.detail_at(Kind.LEASE, self.rows[taken]), chunk.detail(Kind.LEASE)[1].values
+            ends = values[at, 1] if len(values) else np.zeros(len(taken), dtype=np.int64)
+            reach[taken] = np.where(at >= 0, ends, self.block_size).clip(0, self.block_size)
+        leased = runs.greatest(reach, alloc, states.leased)
         self.must("lease", ~write | (self.leases == 0) | (lo >= leased))
         runs.keep(leased, states.leased)
 
     def publication(self, *, ordered: bool) -> None:
         """A hit finds what was published, at the same place, behind the same prefix, and its writes committed."""
         runs, states, chunk = self.runs, self.states, self.chunk
-        said = _UNBOUND[self.kind]
+        said = _UNBOUND.take(self.kind)
+        np.copyto(said, self.kept.bound, where=self.kept.bound >= 0)
         unbound = runs.filled(said, said >= 0, states.unbound)
         hit, published = self.is_(Kind.HIT), self.is_(Kind.PUBLISH)
         self.must("hit before its writes", ~hit | (unbound == 0) if ordered else np.ones(len(hit), dtype=np.bool_))
         runs.keep(unbound, states.unbound)
-        words = np.zeros((chunk.length, 4), dtype=np.int64)
-        known = np.zeros(chunk.length, dtype=np.bool_)
-        for kind in (Kind.PUBLISH, Kind.HIT):
-            rows, detail = chunk.detail(kind)
-            whole = detail.at >= 0
-            known[rows] = whole
-            words[rows[whole]] = detail.values[detail.at[whole]]
+        words = np.zeros((len(hit), 4), dtype=np.int64)
+        known = np.zeros(len(hit), dtype=np.bool_)
+        for kind, of_kind in ((Kind.PUBLISH, published), (Kind.HIT, hit)):
+            if chunk.present[kind]:
+                place = np.flatnonzero(of_kind)
+                said_at = chunk.detail_at(kind, self.rows[place])
+                whole = said_at >= 0
+                known[place] = whole
+                words[place[whole]] = chunk.detail(kind)[1].values[said_at[whole]]
         at = runs.last(published)
         hits = np.flatnonzero(hit)
-        here, block = at[hits], runs.keys[hits]
-        rows, source = self.rows[hits], self.rows[np.maximum(here, 0)]
-        near = here >= 0
+        here, block, lblock = at[hits], runs.keys[hits], self.column("lblock")
+        near, source = here >= 0, np.maximum(here, 0)
         as_known = np.where(near, known[source], states.has_words[block])
         as_words = np.where(near[:, None], words[source], states.words[block])
-        as_place = np.where(near, chunk.lblock[source], states.published_at[block])
-        same = (as_known == known[rows]) & (~known[rows] | (as_words == words[rows]).all(axis=1))
-        lblock = chunk.lblock[rows]
-        same &= (as_place < 0) | (lblock < 0) | (as_place == lblock)
-        self._suspect("hit content", rows[~same])
-        self._behind(np.sort(rows), words, known)
+        as_place = np.where(near, lblock[source], states.published_at[block])
+        same = (as_known == known[hits]) & (~known[hits] | (as_words == words[hits]).all(axis=1))
+        same &= (as_place < 0) | (lblock[hits] < 0) | (as_place == lblock[hits])
+        self._suspect("hit content", self.rows[hits[~same]])
+        self._behind()
         last = at[runs.ends]
-        ids, source = runs.ids[last >= 0], self.rows[last[last >= 0]]
+        ids, source = runs.ids[last >= 0], last[last >= 0]
         states.words[ids], states.has_words[ids] = words[source], known[source]
-        states.published_at[ids] = chunk.lblock[source]
+        states.published_at[ids] = lblock[source]
 
-    def _behind(self, rows: IntArray, words: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]) -> None:
+    def _behind(self) -> None:
         """A hit follows the hit on the block before it in its table, or the admission that begins the table."""
         chunk = self.chunk
-        rows = rows[(chunk.lblock[rows] > 0) & known[rows]]
-        front = rows - 1
+        hits, detail = chunk.detail(Kind.HIT)
+        picked = np.flatnonzero((chunk.lblock[hits] > 0) & (detail.at >= 0))
+        if not len(picked):
+            return
+        rows = hits[picked]
+        front, mine = rows - 1, detail.values[detail.at[picked]]
         kind = chunk.kind[front]
         near = (front >= 0) & (chunk.seq_id[front] == chunk.seq_id[rows])
-        begins = _ADMITS[kind]
-        follows = (kind == Kind.HIT) & known[front] & (chunk.lblock[front] == chunk.lblock[rows] - 1)
-        follows &= words[front, 2] == words[rows, 0]
-        self._suspect("hit prefix", rows[~(near & (begins | follows))])
+        at_front = detail.at[picked - 1]  # of the hit before: the row in front, if that is one
+        follows = (kind == Kind.HIT) & (picked > 0) & (at_front >= 0)
+        follows &= chunk.lblock[front] == chunk.lblock[rows] - 1
+        follows &= detail.values[at_front, 2] == mine[:, 0]
+        self._suspect("hit prefix", rows[~(near & (_ADMITS[kind] | follows))])
 
     def copies(self) -> None:
         """A copy's source is leased by the row before it, and let go by the row after it has run."""
         runs, states, chunk = self.runs, self.states, self.chunk
-        rows, detail = chunk.detail(Kind.COW)
-        fields = np.full((chunk.length, 3), -1, dtype=np.int64)
-        if len(rows):
-            whole = detail.at >= 0
-            self._suspect("copy details", rows[~whole])
-            rows, values = rows[whole], detail.values[detail.at[whole]]
-            fields[rows] = values[:, (0, 1, 3)]
+        copy, done = self.is_(Kind.COW), np.flatnonzero(self.is_(Kind.COPY_DONE))
+        at = runs.last(copy | self.is_(Kind.ALLOC))
+        fields = np.full((len(copy), 3), -1, dtype=np.int64)
+        place = np.flatnonzero(copy)
+        if len(place):
+            said_at = chunk.detail_at(Kind.COW, self.rows[place])
+            whole = said_at >= 0
+            self._suspect("copy details", self.rows[place[~whole]])
+            rows, values = self.rows[place[whole]], chunk.detail(Kind.COW)[1].values[said_at[whole]]
+            fields[place[whole]] = values[:, (0, 1, 3)]
             lease = rows - 1
             sound = (lease >= 0) & (chunk.kind[lease] == Kind.LEASE) & (chunk.block[lease] == values[:, 0])
-            sound &= (chunk.gen[lease] == values[:, 1]) & (self.written_of[lease] >= values[:, 3])
+            sound &= (chunk.at("gen", lease) == values[:, 1]) & (self.written_of[lease] >= values[:, 3])
             self._suspect("copy source", rows[~sound])
-        done = np.flatnonzero(self.is_(Kind.COPY_DONE))
-        at = runs.last(self.is_(Kind.COW) | self.is_(Kind.ALLOC))
         if len(done):
             here, local = at[done], self.rows[done]
-            copied = np.where((here >= 0)[:, None], fields[self.rows[here]], states.copied[runs.keys[done]])
+            copied = np.where((here >= 0)[:, None], fields[np.maximum(here, 0)], states.copied[runs.keys[done]])
             after = np.minimum(local + 1, chunk.length - 1)
             sound = (chunk.kind[after] == Kind.UNLEASE) & (chunk.block[after] == copied[:, 0]) & (copied[:, 0] >= 0)
-            sound &= chunk.gen[after] == copied[:, 1]
-            fill = chunk.fill[local]
+            sound &= chunk.at("gen", after) == copied[:, 1]
+            fill = chunk.at("fill", local)
             sound &= (fill < 0) | (fill >= copied[:, 2])
             self._suspect("copy done", local[~sound])
         last = at[runs.ends]
-        states.copied[runs.ids[last >= 0]] = fields[self.rows[last[last >= 0]]]
+        states.copied[runs.ids[last >= 0]] = fields[last[last >= 0]]
 
     def fences(self, used: IntArray, completed: IntArray) -> None:
         """A block is handed out, or leaves quarantine, when the last step that used it has completed.
@@ -284,33 +313,23 @@ class BlockPass:
         self.must("fence", ~early)
         runs.keep(last_use + 1, states.last_use)
 
-    def counts(self) -> None:
-        """What each row changes in the number of blocks by state: three counts of 21 bits per word."""
-        state = np.where(
-            self.entries > 1, BlockState.SHARED, np.where(
-                self.entries == 1, BlockState.PRIVATE, np.where(
-                    self.leases > 0, BlockState.IN_TRANSIT, np.where(
-                        self.place == QUARANTINED, BlockState.QUARANTINED, np.where(
-                            self.published == 1, BlockState.CACHED, BlockState.FREE,
-                        ),
-                    ),
-                ),
-            ),
-        ).astype(np.int8)  # fmt: skip
+    def counts(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+        """The state of each row's block before and after it."""
+        code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + (self.place == QUARANTINED) * 2
+        state = _STATE.take(code + (self.published == 1))
         before = self.runs.before(state, self.states.state)
-        for word, weights in enumerate(COUNT_WORDS):
-            self.change[word, self.rows] = weights[state] - weights[before]
         self.runs.keep(state, self.states.state)
+        return before, state
 
 
-def _weights(*states: BlockState) -> IntArray:
-    out = np.zeros(len(BlockState), dtype=np.int64)
-    for i, state in enumerate(states):
-        out[state] = 1 << 21 * i
-    return out
+def _states() -> npt.NDArray[np.int8]:
+    """The state of a block by: entries (two at most), whether there are leases, quarantined, published."""
+    out = np.empty((3, 2, 2, 2), dtype=np.int8)
+    out[0, 0, 0] = BlockState.FREE, BlockState.CACHED
+    out[0, 0, 1], out[0, 1], out[1], out[2] = (
+        BlockState.QUARANTINED, BlockState.IN_TRANSIT, BlockState.PRIVATE, BlockState.SHARED,
+    )  # fmt: skip
+    return out.ravel()
 
 
-COUNT_WORDS = (
-    _weights(BlockState.FREE, BlockState.PRIVATE, BlockState.SHARED),
-    _weights(BlockState.CACHED, BlockState.QUARANTINED, BlockState.IN_TRANSIT),
-)  # in the order of a WITNESS
+_STATE = _states()

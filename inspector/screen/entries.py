@@ -39,9 +39,10 @@ class EntryPass:
 
     def __init__(self, chunk: Chunk, held: Entries) -> None:
         self.chunk = chunk
-        rows = np.flatnonzero(_ENTRY[chunk.kind])
+        rows = np.flatnonzero(_ENTRY.take(chunk.kind))
+        picked = chunk.picked(rows)
         old = len(held.since)
-        columns = {name: np.concatenate([getattr(held, name), getattr(chunk, name)[rows]]) for name in _NAMES}
+        columns = {name: np.concatenate([getattr(held, name), picked[name]]) for name in _NAMES}
         sign = np.concatenate([np.ones(old, dtype=np.int64), ENTRY_SIGN[chunk.kind[rows]].astype(np.int64)])
         local = np.concatenate([np.full(old, -1, dtype=np.int64), rows])
         since = np.concatenate([held.since, rows + chunk.first])
@@ -58,7 +59,7 @@ class EntryPass:
         chunk, runs, sign = self.chunk, self.runs, self.sign
         took = sign > 0
         total = np.cumsum(sign)
-        start = np.maximum.accumulate(np.where(runs.first, runs.index, 0)) if len(sign) else runs.index
+        start = runs.start
         after = total - (total - sign)[start] if len(sign) else total
         before = after - sign
         newest = runs.last(took)  # of a RELEASE: the last entry taken before it
@@ -115,7 +116,7 @@ class Leases:
         """A lease holds a block once at a time, and ends on the life that it began on."""
         rows = chunk.rows(Kind.LEASE, Kind.UNLEASE)
         bad = []
-        columns = (rows, chunk.kind[rows], chunk.aux[rows], chunk.block[rows], chunk.gen[rows])
+        columns = (rows, chunk.kind[rows], chunk.aux[rows], chunk.block[rows], chunk.at("gen", rows))
         for row, kind, lease, block, gen in zip(*(c.tolist() for c in columns), strict=True):
             if kind == Kind.LEASE:
                 if (lease, block) in self.held:

@@ -15,14 +15,19 @@ Values = npt.NDArray[Any]
 ROW_BITS = 20  # a chunk has less than 2**20 rows
 
 
-def sorted_rows(keys: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """(keys, rows) sorted by key, then by row; one vectorised sort of packed words.
+def sorted_rows(keys: IntArray, rows: IntArray, most: int) -> tuple[IntArray, IntArray]:
+    """(keys, rows) sorted by key, then by row; one vectorised sort of packed words, of half the width where they fit.
 
     Args:
-        keys: below 2**43. rows: below 2**ROW_BITS.
+        keys: below `most`, that is below 2**43. rows: rising, below 2**ROW_BITS.
     """
-    packed = np.sort(keys.astype(np.int64) << ROW_BITS | rows)
-    return packed >> ROW_BITS, packed & ((1 << ROW_BITS) - 1)
+    bits = int(rows[-1]).bit_length() if len(rows) else 1
+    narrow = bits + most.bit_length() < 32
+    packed: npt.NDArray[Any] = keys.astype(np.int32 if narrow else np.int64)
+    packed <<= bits
+    packed |= rows.astype(packed.dtype)
+    packed.sort()
+    return packed >> bits, (packed & ((1 << bits) - 1)).astype(np.int64)
 
 
 class Runs:
@@ -36,7 +41,14 @@ class Runs:
         self.starts = np.flatnonzero(self.first)
         self.ends = np.append(self.starts[1:], len(keys))[: len(self.starts)] - 1
         self.ids = keys[self.starts]  # the key of each run
-        self._start = np.maximum.accumulate(np.where(self.first, self.index, 0)) if len(keys) else self.index
+        self._start: IntArray | None = None
+
+    @property
+    def start(self) -> IntArray:
+        """Index of the first row of each row's run."""
+        if self._start is None:
+            self._start = np.maximum.accumulate(self.index * self.first) if len(self.keys) else self.index
+        return self._start
 
     def before(self, after: Values, carried: Values) -> Values:
         """The value just before each row: that after the row before it, or what its run began with."""
@@ -47,19 +59,31 @@ class Runs:
 
     def last(self, kept: Bools) -> IntArray:
         """Index of the last kept row of the run up to each row, itself included; -1 where there is none."""
-        found = np.maximum.accumulate(np.where(kept, self.index, -1)) if len(kept) else self.index
-        return np.where(found >= self._start, found, -1)
+        if not len(kept):
+            return self.index
+        found = np.maximum.accumulate((self.index + 1) * kept) - 1
+        found[found < self.start] = -1
+        return found
 
     def filled(self, values: Values, kept: Bools, carried: Values) -> Values:
         """The last kept value up to each row, or what the run began with."""
-        at = self.last(kept)
-        return np.asarray(np.where(at >= 0, values[at], carried[self.keys])) if len(values) else values
+        if not len(values):
+            return values
+        open_ = self.starts[~kept[self.starts]]
+        values, kept = values.astype(carried.dtype), kept.copy()
+        values[open_], kept[open_] = carried[self.keys[open_]], True
+        return np.asarray(values[np.maximum.accumulate(self.index * kept)])
 
     def running(self, moves: Values, carried: Values) -> Values:
         """Sum of `moves` up to each row, on top of what the run began with (unsigned sums wrap)."""
-        total = np.cumsum(moves, dtype=moves.dtype)
-        base = (total - moves)[self._start] if len(moves) else total
-        return np.asarray(total - base + carried[self.keys])
+        if not len(moves):
+            return moves
+        begins = carried[self.ids].astype(moves.dtype)
+        ends = np.add.reduceat(moves, self.starts) + begins
+        moves = moves.copy()
+        begins[1:] -= ends[:-1]
+        moves[self.starts] += begins
+        return np.cumsum(moves, dtype=moves.dtype)
 
     def greatest(self, values: Values, resets: Bools, carried: Values) -> IntArray:
         """The greatest of `values` since the last reset (itself included), or since what the run began with.

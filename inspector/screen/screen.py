@@ -14,26 +14,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.inspector.progress import ASKING, RULE_KINDS, Waiting, watermark_of, window_of
-from kvscope.inspector.screen.blocks import HELD, QUARANTINED, BlockPass, BlockStates
+from kvscope.inspector.screen.blocks import COUNTED, HELD, QUARANTINED, BlockPass, BlockStates
 from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, PartDetails, flags
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
 from kvscope.inspector.screen.runs import ROW_BITS
-from kvscope.inspector.screen.sequences import MOST_SEQUENCES, SequencePass, SequenceStates
+from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
-from kvscope.traces.schema import EventArray, Kind, Reason
+from kvscope.traces.schema import Kind, Reason
 
-CHUNK = 1 << 15
+CHUNK = 1 << 17
+_REFUSED, _WAIT, _NO_BLOCKS = np.uint8(Kind.REFUSED), np.uint8(Kind.WAIT), np.uint8(Reason.NO_BLOCKS)
+_ASKING = frozenset(int(kind) for kind in ASKING)
+_MOST_UNASKED = 256  # chunks
 _MOST_BLOCKS = 1 << 21
 
 # Kinds whose meaning for the ledger is known here.
 UNDERSTOOD = flags(k for k in Kind if k not in (Kind.SWAP_OUT, Kind.SWAP_IN, Kind.GROW, Kind.SHRINK, Kind.GAP))
 
 
-def understood(events: EventArray) -> bool:
-    """Whether the rules here know what every row means."""
-    return bool(UNDERSTOOD[events["kind"]].all())
+def understood(present: IntArray) -> bool:
+    """Whether the rules here know the kinds of which there is a row; `present` counts rows by kind."""
+    return bool(UNDERSTOOD[np.flatnonzero(present)].all())
 
 
 @dataclass(frozen=True)
@@ -52,66 +56,68 @@ class Screened:
 
 def screen(trace: Frozen) -> Screened:
     """Look at a whole trace; stops at the end of the first chunk with a suspect."""
-    events = trace.events
+    events, kinds = trace.events, trace.kinds
     if gap_rows(trace):
         return Screened({"lost events": 0}, 0, 0)
-    kinds = np.bincount(events["kind"], minlength=256).astype(np.bool_)
-    if not understood(events):
+    present = np.bincount(kinds, minlength=256)
+    if not understood(present):
         return Screened({"unknown kind": 0}, 0, 0)
-    blocks, sequences = _most(trace, "block") + 1, _most(trace, "seq_id") + 1
-    if max(blocks, trace.num_blocks) >= _MOST_BLOCKS or sequences > MOST_SEQUENCES:
+    if trace.num_blocks >= _MOST_BLOCKS:
         return Screened({"too large": 0}, 0, 0)
     whole = None if trace.on_demand else DetailTables(trace)
-    made = Screen(trace.num_blocks, min(blocks, trace.num_blocks), 1, trace.block_size,
-                  ordered=bool(kinds[Kind.COMMIT] | kinds[Kind.SCHED]))  # fmt: skip
+    made = Screen(trace.num_blocks, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
+                  asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
     made.learn(trace.facts, trace.detail)
-    for first, part in _chunks(events):
-        details = whole or PartDetails(trace, first, part["kind"])
+    for first, end in _chunks(kinds):
+        part, its = events[first:end], kinds[first:end]
+        details = whole or PartDetails(trace, first, its)
         if details.ragged:
             return Screened({"details": first}, 0, 0)
-        if made.feed(Chunk(part, first, details)):
+        if made.feed(Chunk(part, first, details, its, present)):
             break
     else:
         made.finish(len(events))
     return made.result()
 
 
-def _most(trace: Frozen, name: str) -> int:
-    """The greatest value of a column, -1 in an empty trace."""
-    if not trace.on_demand:
-        return int(trace.events[name].max(initial=-1))
-    return max((int(part[name].max()) for part in trace.source.chunks((name,))), default=-1)  # type: ignore[attr-defined]
-
-
-def _chunks(events: EventArray) -> Iterator[tuple[int, EventArray]]:
-    """Pieces that end between operations wherever a step begins soon enough."""
-    start, begins = 0, np.flatnonzero(events["kind"] == Kind.STEP_BEGIN)
-    while start < len(events):
-        end = min(start + CHUNK, len(events))
+def _chunks(kinds: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Pieces (first row, end) that end between operations wherever a step begins soon enough."""
+    start, begins = 0, np.flatnonzero(kinds == np.uint8(Kind.STEP_BEGIN))
+    while start < len(kinds):
+        end = min(start + CHUNK, len(kinds))
         at = int(np.searchsorted(begins, end))
         if at < len(begins) and begins[at] - start < (1 << ROW_BITS) - 1 - CHUNK:
             end = int(begins[at])
-        elif len(events) - start < (1 << ROW_BITS) - 1:
-            end = len(events)
-        yield start, events[start:end]
+        elif len(kinds) - start < (1 << ROW_BITS) - 1:
+            end = len(kinds)
+        yield start, end
         start = end
+
+
+def _counted(chunk: Chunk, rows: IntArray, before: int) -> IntArray:
+    """How many of `rows` there are up to each row of the chunk, on top of those before it."""
+    out = np.zeros(chunk.length, dtype=np.int64)
+    out[rows] = 1
+    out[:1] += before
+    return np.cumsum(out, out=out)
 
 
 class Screen:
     """What is known between two chunks, and the rules over the next one."""
 
-    def __init__(self, num_blocks: int, touched: int, sequences: int, block_size: int, *, ordered: bool) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, ordered: bool = True, asks: bool = True) -> None:
         self.num_blocks, self.block_size, self._ordered = num_blocks, block_size, ordered
-        self.blocks = BlockStates(touched)
-        self.sequences = SequenceStates(sequences)
+        self.blocks, self.sequences = BlockStates(0), SequenceStates(64)
         self.entries, self.leases = Entries.none(), Leases({})
         self.suspects: dict[str, int] = {}
         self._begun = self._ended = 0  # steps
-        self._counts = [num_blocks, 0]  # blocks by state, packed; all free
+        self._counts = np.asarray([num_blocks, 0, 0, 0, 0, 0])  # blocks by state
         self._table_entries = self._left_over = 0
         self._digest = np.uint64(0)
         self._window = 0
         self._waiting = Waiting(block_size)
+        self._asks = asks  # whether anybody ever waits or is refused
+        self._unasked: list[tuple[npt.NDArray[Any], ...]] = []
         self._detail: Callable[[int], Sequence[int] | None] = lambda seq: None
 
     def learn(self, facts: Iterable[Mapping[str, Any]], detail: Callable[[int], Sequence[int] | None]) -> None:
@@ -123,19 +129,16 @@ class Screen:
             self._waiting.watermark = watermark
         self._detail = detail
 
-    @classmethod
-    def growing(cls, num_blocks: int, block_size: int) -> Screen:
-        """A screen for events that are still to come."""
-        return cls(num_blocks, num_blocks, 64, block_size, ordered=True)
-
     def feed(self, chunk: Chunk) -> bool:
         """Look at the next events; returns whether anything is suspicious."""
         self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1)
+        self.blocks.reserve(min(int(chunk.block.max(initial=-1)) + 1, self.num_blocks), self.num_blocks)
         found: dict[str, IntArray] = {}
-        begun = self._begun + np.cumsum(chunk.kind == Kind.STEP_BEGIN, dtype=np.int64)
-        ended = self._ended + np.cumsum(chunk.kind == Kind.STEP_END, dtype=np.int64)
-        if (ended > begun).any():
-            found["step end"] = np.flatnonzero(ended > begun)
+        ends = chunk.rows(Kind.STEP_END)
+        begun, ended = _counted(chunk, chunk.rows(Kind.STEP_BEGIN), self._begun), _counted(chunk, ends, self._ended)
+        unbegun = ends[ended[ends] > begun[ends]]
+        if len(unbegun):
+            found["step end"] = unbegun
         self._beside(chunk, found)
         blocks = BlockPass(chunk, self.blocks, self.block_size, found)
         blocks.lives_and_counts()
@@ -156,18 +159,28 @@ class Screen:
         if self._window:
             sched = chunk.rows(Kind.SCHED)
             needed = np.maximum(0, chunk.lblock[sched].astype(np.int64) - self._window + 1)
-            early = sched[chunk.range_lo[sched] > needed]
+            early = sched[chunk.aux[sched] & 0xFFFFFFFF > needed]
             if len(early):
                 found["window"] = early
+        if self._asks:
+            self._waits(chunk, found)
+
+    def _waits(self, chunk: Chunk, found: dict[str, IntArray]) -> None:
+        """Nobody waits for blocks that are there; who holds what is looked up once somebody does."""
         rows = chunk.rows(*RULE_KINDS, *ASKING)
-        columns = (chunk.kind, chunk.reason, chunk.seq_id, chunk.aux)
-        for row, kind, reason, seq_id, aux in zip(rows.tolist(), *(c[rows].tolist() for c in columns), strict=True):
-            if kind not in ASKING:
-                self._waiting.note(kind, seq_id, aux)
-            elif reason == Reason.NO_BLOCKS and "needless wait" not in found:
-                details = self._detail(chunk.first + row)
-                if self._waiting.wrong(kind, reason, seq_id, self.num_blocks, details):
-                    found["needless wait"] = np.array([row])
+        kinds, reasons = chunk.kind[rows], chunk.at("reason", rows)
+        asking = ((kinds == _REFUSED) | (kinds == _WAIT)) & (reasons == _NO_BLOCKS)
+        self._unasked.append((kinds, asking, rows + chunk.first, chunk.seq_id[rows], chunk.aux[rows]))
+        if not asking.any() and len(self._unasked) < _MOST_UNASKED:
+            return
+        for columns in self._unasked:
+            for kind, asks, seq, seq_id, aux in zip(*(column.tolist() for column in columns), strict=True):
+                if asks and "needless wait" not in found:
+                    if self._waiting.wrong(kind, Reason.NO_BLOCKS, seq_id, self.num_blocks, self._detail(seq)):
+                        found["needless wait"] = np.array([seq - chunk.first])
+                elif kind not in _ASKING:
+                    self._waiting.note(kind, seq_id, aux)
+        self._unasked.clear()
 
     def _entries(
         self, chunk: Chunk, blocks: BlockPass, begun: IntArray, ended: IntArray, found: dict[str, IntArray]
@@ -182,30 +195,41 @@ class Screen:
         blocks.publication(ordered=self._ordered)
         blocks.copies()
         blocks.fences(sequences.used, ended - 1)
-        blocks.counts()
         self._witnesses(chunk, blocks, sequences, found)
 
     def _witnesses(self, chunk: Chunk, blocks: BlockPass, sequences: SequencePass, found: dict[str, IntArray]) -> None:
         """The pool's own counters at each WITNESS are those that its events make."""
         rows, detail = chunk.detail(Kind.WITNESS)
-        sign = np.zeros(chunk.length, dtype=np.int64)
-        sign[sequences.rows] = ENTRY_SIGN[sequences.kind]
-        packed = np.cumsum(blocks.change, axis=1) + np.asarray(self._counts)[:, None]
-        entries = self._table_entries + np.cumsum(sign)
-        digest = np.cumsum(sequences.words, dtype=np.uint64) + self._digest
-        left = self._left_over + np.cumsum(sequences.left_over)
-        bad = rows[left[rows] != 0].tolist()
+        count, width = len(rows) + 1, len(COUNTED) + 1
+        since = np.searchsorted(rows, blocks.rows)  # the witness that first sees the row; none: the last of all
+        before, after = blocks.counts()
+        changes = np.bincount(since * width + after, minlength=count * width)
+        changes -= np.bincount(since * width + before, minlength=count * width)
+        by_state = np.cumsum(changes.reshape(count, width)[:, list(COUNTED)], axis=0) + self._counts
+
+        touching = np.flatnonzero(ENTRY_SIGN.take(sequences.kind))
+        since = np.searchsorted(rows, sequences.rows[touching])
+        sign = ENTRY_SIGN.take(sequences.kind[touching])
+        taken = np.bincount(since[sign > 0], minlength=count) - np.bincount(since[sign < 0], minlength=count)
+        entries = np.cumsum(taken) + self._table_entries
+        words = np.zeros(count, dtype=np.uint64)
+        np.add.at(words, since, sequences.words[touching])
+        digest = np.cumsum(words, dtype=np.uint64) + self._digest
+        over = np.flatnonzero(sequences.left_over)
+        lost = np.bincount(np.searchsorted(rows, sequences.rows[over]), sequences.left_over[over], count)
+        left = np.cumsum(lost.astype(np.int64)) + self._left_over
+
+        seen = np.arange(len(rows))
         whole = detail.at >= 0
-        rows, told = rows[whole], detail.values[detail.at[whole]]
-        made = np.stack([packed[i // 3, rows] >> 21 * (i % 3) & (1 << 21) - 1 for i in range(6)] + [entries[rows]], 1)
+        told, here = detail.values[detail.at[whole]], seen[whole]
+        made = np.column_stack([by_state[here], entries[here]])
         wrong = (made != told[:, :7]).any(axis=1)
-        wrong |= (told[:, 7] != 0) & (told[:, 7] != digest[rows].view(np.int64))
-        bad += rows[wrong].tolist()
-        if bad:
-            found["witness"] = np.asarray(bad, dtype=np.int64)
-        if chunk.length:
-            self._counts, self._table_entries = packed[:, -1].tolist(), int(entries[-1])
-            self._digest, self._left_over = digest[-1], int(left[-1])
+        wrong |= (told[:, 7] != 0) & (told[:, 7] != digest[here].view(np.int64))
+        bad = np.concatenate([rows[left[:-1] != 0], rows[whole][wrong]])
+        if len(bad):
+            found["witness"] = bad
+        self._counts, self._table_entries = by_state[-1], int(entries[-1])
+        self._digest, self._left_over = digest[-1], int(left[-1])
 
     def finish(self, end: int) -> None:
         """The trace is over: what is left behind."""

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.screen.columns import BEGINS, ENDS, ENTRY_SIGN, TAKES, Chunk, flags, table
 from kvscope.inspector.screen.entries import EntryPass
+from kvscope.inspector.screen.plain import beyond_steps
 from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import Kind, Reason
@@ -60,24 +61,29 @@ class SequencePass:
     ) -> None:
         self.chunk, self.states, self.pass_of_entries, self.block_size = chunk, states, entries, block_size
         self.suspects = suspects
-        rows = np.flatnonzero(_KINDS[chunk.kind])
-        seq_id = chunk.seq_id[rows]
-        outside = (seq_id < 0) | (seq_id >= len(states.reach))
-        self._suspect("sequence exists", rows[outside])
-        keys, self.rows = sorted_rows(seq_id[~outside], rows[~outside])
-        self.runs = Runs(keys)
-        self.kind = chunk.kind[self.rows]
-        # Per chunk row, for the pool: words and entries that tables gain, entries of sequences that are over.
-        self.words = np.zeros(chunk.length, dtype=np.uint64)
-        self.left_over = np.zeros(chunk.length, dtype=np.int64)
+        rows = np.flatnonzero(_KINDS.take(chunk.kind))
+        seq_id = chunk.seq_id.take(rows)
+        if len(rows) and (int(seq_id.min()) < 0 or int(seq_id.max()) >= len(states.reach)):
+            outside = (seq_id < 0) | (seq_id >= len(states.reach))
+            self._suspect("sequence exists", rows[outside])
+            rows, seq_id = rows[~outside], seq_id[~outside]
+        keys, sorted_ = sorted_rows(seq_id, rows, len(states.reach))
+        self.kept = beyond_steps(chunk, keys, sorted_, block_size)
+        self.rows, self.kind = sorted_.take(self.kept.at), self.kept.kind
+        self.runs = Runs(keys.take(self.kept.at))
+        self.tail_sched = np.where(self.kept.last >= 0, sorted_[self.kept.last], -1)
+        self._picked = chunk.picked(self.rows)
+        # Per row, for the pool: words that tables gain, entries of sequences that are over.
+        self.words = np.zeros(len(self.rows), dtype=np.uint64)
+        self.left_over = np.zeros(len(self.rows), dtype=np.int64)
+        # Per chunk row, of a RELEASE: 1 + the step that used the entry.
         self.used = np.zeros(chunk.length, dtype=np.int64)
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
         return np.asarray(self.kind == kind)
 
     def column(self, name: str) -> IntArray:
-        out: IntArray = getattr(self.chunk, name)[self.rows]
-        return out
+        return np.ascontiguousarray(self._picked[name])
 
     def _suspect(self, rule: str, rows: IntArray) -> None:
         if len(rows):
@@ -88,7 +94,7 @@ class SequencePass:
         if not kept.all():
             self._suspect(rule, self.rows[~kept])
 
-    def positions(self, written_of: IntArray) -> None:
+    def positions(self, written_of: npt.NDArray[np.int32]) -> None:
         """Positions are written in order and never claimed twice; a step reads what is written.
 
         Args:
@@ -99,13 +105,16 @@ class SequencePass:
         copy, alloc = self.is_(Kind.COW), self.is_(Kind.ALLOC)
         joins = self.is_(Kind.SHARE) | self.is_(Kind.HIT)
         base, aux = self.column("lblock").astype(np.int64) * size, self.column("aux")
-        lo, hi = chunk.range_lo[self.rows], chunk.range_hi[self.rows]
-        joined, copied = base + written_of[self.rows], base + chunk.copies[self.rows]
-        ext = np.where(write, base + hi, np.where(joins, joined, np.where(truncate, aux, np.where(copy, copied, 0))))
-        placed = write | copy | (ENTRY_SIGN[kind] != 0)
+        lo, hi = aux & 0xFFFFFFFF, aux >> 32
+        joined = base + written_of[self.rows]
+        ext = (base + hi) * write
+        ext[joins], ext[truncate] = joined[joins], aux[truncate]
+        if chunk.present[Kind.COW]:
+            ext[copy] = base[copy] + chunk.copies[self.rows[copy]]
+        placed = write | copy | (ENTRY_SIGN.take(kind) != 0)
         self.must("positions", (~placed | (base >= 0)) & (ext >= 0) & (ext < _MOST))
         resets = _RESETS[kind]
-        reach = runs.greatest(ext.clip(0, _MOST - 1), resets, states.reach)
+        reach = runs.greatest(np.maximum(ext.clip(0, _MOST - 1), self.kept.reach), resets, states.reach)
         before = runs.before(reach, states.reach)
         runs.keep(reach, states.reach)
 
@@ -123,36 +132,40 @@ class SequencePass:
 
     def tables(self) -> None:
         """The worker's table is the one that the events make; a sequence begins with an empty one."""
-        runs, states, chunk, kind = self.runs, self.states, self.chunk, self.kind
-        sign = ENTRY_SIGN[kind].astype(np.int64)
+        runs, states, kind = self.runs, self.states, self.kind
+        sign = ENTRY_SIGN.take(kind).astype(np.int64)
         touching = np.flatnonzero(sign)
         words = np.zeros(len(kind), dtype=np.uint64)
-        rows = self.rows[touching]
-        found = mixed_words(chunk.block[rows], chunk.gen[rows], chunk.lblock[rows])
-        words[touching] = np.where(sign[touching] > 0, found, np.uint64(0) - found)
-        self.words[self.rows] = words
+        entry = [self._picked[name][touching] for name in ("block", "gen", "lblock")]
+        found = mixed_words(*entry)
+        words[touching] = found * sign[touching].astype(np.uint64)  # a minus is 2**64 - 1, and the product wraps
+        self.words = words
         entries = runs.running(sign, states.entries)
         digest = runs.running(words, states.digest)
         self.must("begins empty", ~_BEGINS[kind] | (entries == 0))
-        sched, detail = chunk.detail(Kind.SCHED)
-        made = np.zeros((chunk.length, 2), dtype=np.int64)
         at = np.flatnonzero(self.is_(Kind.SCHED))
-        made[self.rows[at], 0] = digest[at].view(np.int64)
-        made[self.rows[at], 1] = (entries + self._slid())[at]
-        whole = detail.at >= 0
-        told = detail.values[detail.at[whole]]
-        self._suspect("table", sched[whole][(made[sched[whole]] != told).any(axis=1)])
+        where = self.chunk.detail_at(Kind.SCHED, self.rows[at])
+        at, where = at[where >= 0], where[where >= 0]
+        told = self.chunk.detail(Kind.SCHED)[1].values[where]
+        lengths = entries + self._slid() if self._slides() else entries
+        self._suspect("table", self.rows[at[(digest[at].view(np.int64) != told[:, 0]) | (lengths[at] != told[:, 1])]])
         runs.keep(digest, states.digest)
         self._ends(sign, entries)
         runs.keep(entries, states.entries)
 
+    def _slides(self) -> bool:
+        """Whether any sequence has given back blocks behind its attention window."""
+        given = np.flatnonzero(self.is_(Kind.RELEASE))
+        window = self._picked["reason"][given] == Reason.WINDOW
+        self._behind = given[window & self.pass_of_entries.current[self.rows[given]]]
+        self.states.windows |= bool(len(self._behind))
+        return self.states.windows
+
     def _slid(self) -> IntArray:
         """Leading logical blocks that each row's sequence has given back behind its attention window."""
         runs, states, chunk = self.runs, self.states, self.chunk
-        behind = (chunk.kind == Kind.RELEASE) & (chunk.reason == Reason.WINDOW) & self.pass_of_entries.current
-        states.windows |= bool(behind.any())
-        if not states.windows:
-            return np.zeros(len(self.kind), dtype=np.int64)
+        behind = np.zeros(chunk.length, dtype=np.bool_)
+        behind[self.rows[self._behind]] = True
         slid = dict(enumerate(states.slid.tolist()))
         said = np.full(chunk.length, -1, dtype=np.int64)
         rows = np.flatnonzero(behind | _BEGINS[chunk.kind])
@@ -170,11 +183,10 @@ class SequencePass:
     def _ends(self, sign: IntArray, entries: IntArray) -> None:
         """How many entries sequences that are over still hold."""
         runs, states, kind = self.runs, self.states, self.kind
-        said = _OVER[kind]
+        said = _OVER.take(kind)
         over = runs.filled(said, said >= 0, states.over)
         before = runs.before(over, states.over)
-        moves = np.where(over == 1, np.where(before == 1, sign, entries), 0)
-        self.left_over[self.rows] = moves
+        self.left_over = (sign * (before == 1) + entries * (before != 1)) * (over == 1)
         runs.keep(over, states.over)
 
     def steps(self, begun: IntArray) -> None:
@@ -185,8 +197,11 @@ class SequencePass:
         """
         runs, states, chunk = self.runs, self.states, self.chunk
         sched = self.is_(Kind.SCHED)
-        seq = runs.filled(self.rows + chunk.first, sched, states.sched_seq)
-        step = runs.filled(begun[self.rows], sched, states.sched_step)
+        tail = self.tail_sched >= 0
+        at = np.where(tail, self.tail_sched, self.rows)
+        sched |= tail
+        seq = runs.filled(at + chunk.first, sched, states.sched_seq)
+        step = runs.filled(begun[at], sched, states.sched_step)
         release = self.is_(Kind.RELEASE)
         rows = self.rows[release]
         since = self.pass_of_entries.since[rows]
