@@ -72,21 +72,36 @@ WRITES = [1, 256, 16_384]
 
 
 class Bench:
-    """A pool of random keys and values as large as the largest shape needs, and random tables into it."""
+    """A pool of random keys and values as large as the largest shape needs, and random tables into it.
+
+    `memory` is flat; `cache` views it as the engine's cache does (a block's keys and values side by side), `plain` as
+    keys and then values of contiguous tokens, for what cannot read pages.
+    """
 
     def __init__(self, max_tokens: int) -> None:
         self.blocks = -(-max_tokens // BLOCK)
-        self.kv = torch.empty(2, self.blocks, BLOCK, KV_HEADS, DIM, dtype=torch.bfloat16, device="cuda")
-        self.kv.normal_()
+        self.memory = torch.empty(2 * self.blocks * BLOCK * KV_HEADS * DIM, dtype=torch.bfloat16, device="cuda")
+        self.memory.normal_()
         self.generator = torch.Generator(device="cuda").manual_seed(0)
+
+    def cache(self, layers: int = 1, block: int = BLOCK, blocks: int = 0) -> Tensor:
+        """[layers, 2, blocks, block, KV_HEADS, DIM]; without `blocks` as many as there is memory for."""
+        size = 2 * block * KV_HEADS * DIM
+        blocks = blocks or len(self.memory) // (layers * size)
+        used = self.memory[: layers * blocks * size]
+        return used.view(layers, blocks, 2, block, KV_HEADS, DIM).transpose(1, 2)
+
+    @property
+    def plain(self) -> Tensor:
+        return self.memory.view(2, -1, KV_HEADS, DIM)
 
     @property
     def k(self) -> Tensor:
-        return self.kv[0]
+        return self.cache()[0, 0]
 
     @property
     def v(self) -> Tensor:
-        return self.kv[1]
+        return self.cache()[0, 1]
 
     def queries(self, tokens: int, heads: int = HEADS) -> Tensor:
         return torch.randn(tokens, heads, DIM, dtype=torch.bfloat16, device="cuda", generator=self.generator)
@@ -163,7 +178,7 @@ def decode_us(
     plan = plan_decode(lens, KV_HEADS, window=window)
     options["window"] = window
     q = bench.queries(len(shape.lengths))
-    k, v = (side.view(-1, block, KV_HEADS, DIM) for side in (bench.k, bench.v))
+    k, v = bench.cache(block=block)[0]
     tables = bench.tables(shape.lengths, rounds(shape.kv_bytes), order=order, block=block)
     return time_us([lambda t=t: paged_decode(q, k, v, t, lens, SCALE, plan=plan, **options) for t in tables])
 
@@ -174,4 +189,5 @@ def prefill_us(bench: Bench, shape: Prefill, **options: Any) -> float:
     start = torch.arange(shape.rows + 1, dtype=torch.int32, device="cuda") * shape.new
     q = bench.queries(shape.rows * shape.new)
     tables = bench.tables(lengths, 4)
-    return time_us([lambda t=t: paged_prefill(q, bench.k, bench.v, t, lens, start, SCALE, **options) for t in tables])
+    k, v = bench.cache()[0]
+    return time_us([lambda t=t: paged_prefill(q, k, v, t, lens, start, SCALE, **options) for t in tables])

@@ -88,8 +88,8 @@ def fp8(bench: Bench, table: Table, copy_gbs: float) -> None:
     wide = {shape: decode_us(bench, shape) for shape in DECODES if shape.name in ("1 x 32k", "64 x 6k", "256 x 6k")}
     prompt = _shape(PREFILLS, "1 x 8k")
     full = prefill_us(bench, prompt)
-    kept, bench.kv = bench.kv, torch.empty_like(bench.kv, dtype=torch.float8_e4m3fn)
-    for source, target in zip(kept.view(-1).split(2**28), bench.kv.view(-1).split(2**28), strict=True):
+    kept, bench.memory = bench.memory, torch.empty_like(bench.memory, dtype=torch.float8_e4m3fn)
+    for source, target in zip(kept.split(2**28), bench.memory.split(2**28), strict=True):
         target.copy_(source / 0.02)
     for shape, wide_us in wide.items():
         us = decode_us(bench, shape, **options)
@@ -98,7 +98,7 @@ def fp8(bench: Bench, table: Table, copy_gbs: float) -> None:
         table.add(f"decode {shape.name}, fp8", us, "us", "copy bandwidth", share)
     us = prefill_us(bench, prompt, **options)
     table.add("prefill 1 x 8k, fp8", us, "us", "bfloat16", full / us)
-    bench.kv = kept
+    bench.memory = kept
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -113,11 +113,13 @@ def rope(bench: Bench, table: Table, copy_gbs: float) -> None:
 
     def fused(qkv: Tensor, positions: Tensor, slots: Tensor) -> None:
         q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), 1)
-        rope_write_kv(q, k, v, cos, sin, bench.k, bench.v, slots, positions=positions)
+        rope_write_kv(q, k, v, cos, sin, *cache, slots, positions=positions)
 
     def apart(qkv: Tensor, angles: list[Tensor], slots: Tensor) -> None:
         turned = _rotated(qkv[:, : HEADS + KV_HEADS], *angles)
-        write_kv(turned[:, HEADS:], qkv[:, HEADS + KV_HEADS :], bench.k, bench.v, slots)
+        write_kv(turned[:, HEADS:], qkv[:, HEADS + KV_HEADS :], *cache, slots)
+
+    cache = bench.k, bench.v
 
     for tokens in (1, 64, 256, 16_384):
         slots = torch.randperm(bench.blocks * BLOCK, device="cuda")[:tokens]
@@ -135,12 +137,11 @@ def rope(bench: Bench, table: Table, copy_gbs: float) -> None:
 
 def integrity(bench: Bench, table: Table, copy_gbs: float) -> None:
     """Digests of the whole pool and of a step's new slots; the provenance check beside a step's attention."""
-    blocks = bench.blocks // LAYERS
-    kv = bench.kv.view(-1)[: 2 * LAYERS * blocks * BLOCK * KV_HEADS * DIM]
-    kv = kv.view(LAYERS, 2, blocks, BLOCK, KV_HEADS, DIM)
+    kv = bench.cache(LAYERS)
+    blocks = kv.shape[2]
     size = kv.numel() * kv.element_size()
     us = time_us([lambda: digest_blocks(kv)])
-    words = kv.view(-1).view(torch.float32)
+    words = bench.memory[: kv.numel()].view(torch.float32)
     summed = time_us([words.sum])
     read_gbs = max(size / summed / 1e3, copy_gbs * READ_OVER_COPY)
     table.add(f"digest of {size / 1e9:.0f} GB", us, "us", "read bandwidth", size / us / 1e3 / read_gbs, 0.85)
@@ -163,10 +164,9 @@ def integrity(bench: Bench, table: Table, copy_gbs: float) -> None:
 def swap(bench: Bench, table: Table) -> None:
     """Blocks of all layers to host memory and back, beside one plain copy of as many pinned bytes."""
     blocks = 512
-    kv = bench.kv.view(-1)[: 2 * LAYERS * blocks * BLOCK * KV_HEADS * DIM]
-    kv = kv.view(LAYERS, 2, blocks, BLOCK, KV_HEADS, DIM)
+    kv = bench.cache(LAYERS, blocks=blocks)
     space, ids = SwapSpace(kv, blocks), torch.randperm(blocks).tolist()
-    flat, places = kv.view(space.host.shape), list(range(blocks))
+    flat, places = bench.memory[: kv.numel()].view(space.host.shape), list(range(blocks))
     ways: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
         ("out", lambda: space.out(ids, places).wait(), lambda: space.host.copy_(flat, non_blocking=True)),
         ("back", lambda: space.back(places, ids).wait(), lambda: flat.copy_(space.host, non_blocking=True)),

@@ -1,4 +1,4 @@
-"""Speed of the GPU kernels beside torch and other engines' kernels: `python -m kvscope.benchmarks.kernels [--json]`.
+"""Speed of the GPU kernels beside torch and other engines' kernels: `kvscope bench kernels [--json] [--tune]`.
 
 Times are of one call inside a CUDA graph, over different random block tables in turn, so that the L2 cache holds
 nothing of the next call. Torch's attention reads contiguous keys and values in the same run. Kernels of other projects
@@ -52,10 +52,7 @@ def peers(kind: str, name: str, copy_gbs: float, tokens: int | None = None) -> d
 def dense_us(bench: Bench, rows: int, new: int, context: int) -> dict[str, float]:
     """Torch's attention over the pool read as contiguous sequences; causal when the whole context is new."""
     q = bench.queries(rows * new).view(rows, new, HEADS, DIM).transpose(1, 2)
-    k, v = (
-        side.view(-1, KV_HEADS, DIM)[: rows * context].view(rows, context, KV_HEADS, DIM).transpose(1, 2)
-        for side in (bench.k, bench.v)
-    )
+    k, v = (side[: rows * context].view(rows, context, KV_HEADS, DIM).transpose(1, 2) for side in bench.plain)
     found = {}
     for name, backend in (("SDPA flash", SDPBackend.FLASH_ATTENTION), ("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION)):
 
@@ -121,14 +118,16 @@ def prefill(bench: Bench, table: Table, copy_gbs: float) -> None:
 
 def write(bench: Bench, table: Table, copy_gbs: float) -> None:
     """Writing new keys and values; torch's indexing does the same in the same run."""
-    k_flat, v_flat = bench.k.view(-1, KV_HEADS, DIM), bench.v.view(-1, KV_HEADS, DIM)
+    k_flat, v_flat = bench.plain
 
     def indexed(new: torch.Tensor, slots: torch.Tensor) -> None:
         k_flat.index_copy_(0, slots, new[:, :KV_HEADS])
         v_flat.index_copy_(0, slots, new[:, KV_HEADS:])
 
     def ours(new: torch.Tensor, slots: torch.Tensor) -> None:
-        write_kv(new[:, :KV_HEADS], new[:, KV_HEADS:], bench.k, bench.v, slots)
+        write_kv(new[:, :KV_HEADS], new[:, KV_HEADS:], k_cache, v_cache, slots)
+
+    k_cache, v_cache = bench.cache()[0]
 
     for tokens in WRITES:
         slots = torch.randperm(bench.blocks * BLOCK, device="cuda")[:tokens]
@@ -143,11 +142,10 @@ def write(bench: Bench, table: Table, copy_gbs: float) -> None:
 
 
 def copy(bench: Bench, table: Table, copy_gbs: float) -> None:
-    """Copying blocks of all layers; torch's indexing does the same in the same run."""
+    """Copying blocks of all layers; in the same run torch copies them by indexing, and as many bytes in one stretch."""
     layers = 32
-    blocks = bench.blocks // layers
-    kv = bench.kv.view(-1)[: 2 * layers * blocks * BLOCK * KV_HEADS * DIM]
-    kv = kv.view(layers, 2, blocks, BLOCK, KV_HEADS, DIM)
+    kv = bench.cache(layers)
+    blocks = kv.shape[2]
 
     def indexed(source: torch.Tensor, target: torch.Tensor) -> None:
         kv[:, :, target] = kv[:, :, source]
@@ -158,6 +156,8 @@ def copy(bench: Bench, table: Table, copy_gbs: float) -> None:
         size = pairs * layers * BLOCK * TOKEN_BYTES
         name = f"copy {pairs} blocks, {layers} layers"
         table.add(name, us, "us", "torch indexing", time_us([partial(indexed, source, target)] * 2) / us)
+        half = bench.memory[: size // 2], bench.memory[-(size // 2) :]
+        table.add(name, us, "us", "torch, one stretch", time_us([partial(half[1].copy_, half[0])] * 4) / us)
         gate = 0.9 if size >= 64 * 2**20 else None
         table.add(name, us, "us", "copy bandwidth", 2 * size / us / 1e3 / copy_gbs, gate)
 
@@ -166,10 +166,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    parser.add_argument("--tune", action="store_true", help="measure rivals of the shipped configurations instead")
+    parser.add_argument("--only", choices=["decode", "prefill"], help="with --tune: one kernel")
+    parser.add_argument("--write", action="store_true", help="with --tune: put the fastest into kernels/configs.json")
     args = parser.parse_args()
+    if not args.tune and (args.only or args.write):
+        parser.error("--only and --write belong to --tune")
     if not torch.cuda.is_available():
         print("the kernel benchmark did not run: it needs a CUDA GPU, and this machine has none", file=sys.stderr)
         return 2
+    if args.tune:
+        from kvscope.benchmarks.tune_kernels import tune
+
+        return tune(args.only, args.write, args.out)
     table, copy_gbs = Table(), copy_bandwidth()
     bench = Bench(max(sum(shape.lengths) for shape in DECODES))
     table.add("copy bandwidth", copy_gbs, "GB/s")

@@ -154,7 +154,7 @@ def gpu_body(folder: Path, batch: int, steps: int, layers: int, context: int) ->
     hidden, inner = HEADS * DIM, 14_336
     blocks = batch * (-(-(context + steps + 1) // PAGE) + 1)
     half: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda"}
-    kv = torch.randn(2, blocks, PAGE, KV_HEADS, DIM, **half)
+    kv = torch.randn(blocks, 2, PAGE, KV_HEADS, DIM, **half).transpose(0, 1)
     qkv = torch.randn(hidden, (HEADS + 2 * KV_HEADS) * DIM, **half) * 0.01
     shapes = ((hidden, hidden), (hidden, 2 * inner), (inner, hidden))
     out, up, down = (torch.randn(*shape, **half) * 0.01 for shape in shapes)

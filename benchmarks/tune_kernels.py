@@ -1,135 +1,210 @@
-"""Measure alternatives to the shipped kernel configurations on one GPU: `python -m kvscope.benchmarks.tune_kernels`.
+"""Measure alternatives to the shipped kernel configurations on one GPU: `kvscope bench kernels --tune`.
 
-Prints the fastest per shape and, for each configuration, its mean slowdown against the fastest; writes all of it as
-JSON. The choice is entered in kernels/configs.json by hand, since a robust choice beats the fastest by a percent.
+Every entry of kernels/configs.json is measured beside its rivals, each over shapes that take that entry while serving.
+The shipped one stays unless a rival is faster by more than `WORTH` over all shapes: a table that changes with noise
+helps nobody. `--write` puts the result in its place. Compiling is shared among processes first.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 
-from kvscope.benchmarks.gpu import DECODES, PREFILLS, Bench, Decode, Prefill, decode_us, prefill_us
-from kvscope.kernels import tuning
-from kvscope.kernels.tuning import Config, Split
+from kvscope.benchmarks.gpu import HEADS, KV_HEADS, rounds, time_us
+from kvscope.kernels import paged_decode, paged_prefill, plan_decode, tuning
+from kvscope.kernels.tuning import Config
 
+WORTH = 0.015  # a rival replaces what is shipped when it is faster by more than this
+POOL_BYTES = 6 * 2**30  # of keys and values: many times the L2 cache
+BLOCK = 16
+SHIPPED = Path(tuning.__file__).with_name("configs.json")
 DECODE_TILES = [
-    (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 2, 2), (64, 2, 3), (32, 2, 3), (32, 2, 4), (32, 4, 4),
-    (128, 4, 2), (128, 4, 3), (128, 8, 2), (64, 8, 3),
+    (256, 4, 3), (128, 4, 3), (128, 4, 2), (128, 8, 3), (128, 8, 2), (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 8, 3),
+    (64, 8, 2), (64, 2, 3), (32, 4, 3), (32, 4, 4), (32, 8, 3), (32, 8, 2), (16, 8, 2),
 ]  # fmt: skip
-PIECES = [1, 2, 3, 4, 6, 8, 16]
 PREFILL_TILES = [  # rows, tile, warps, stages
-    (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 2),
-    (64, 64, 4, 3), (128, 32, 8, 4), (128, 32, 8, 6), (64, 32, 4, 4), (64, 64, 4, 5),
+    (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 3), (64, 128, 4, 3),
+    (128, 32, 8, 3), (64, 32, 8, 2), (32, 32, 8, 1), (32, 16, 8, 1),
 ]  # fmt: skip
+BATCHES = (1, 4, 8, 16, 20, 32, 40, 48, 64, 96, 128, 256)
+PROMPTS = {"prefill": ((1, 4096, 4096), (16, 128, 2048)), "prefill-few": ((1, 256, 256), (1, 256, 4096))}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table: a kernel's kind and the size of a key, as tensors that take it."""
+
+    kind: str
+    key: str
+
+    @property
+    def stored(self) -> torch.dtype:
+        return {"float32": torch.float32, "fp8": torch.float8_e4m3fn}.get(self.key.partition("-")[2], torch.bfloat16)
+
+    @property
+    def queried(self) -> torch.dtype:
+        return torch.bfloat16 if self.stored.itemsize == 1 else self.stored
+
+    @property
+    def dim(self) -> int:
+        return int(self.key.partition("B")[0]) // self.stored.itemsize
+
+    def rivals(self) -> list[Config]:
+        """The shipped configuration first."""
+        shipped = tuning.table()[self.kind][self.key]
+        if self.kind.startswith("decode"):
+            others = [Config(*tile) for tile in DECODE_TILES]
+        else:
+            others = [Config(tile, warps, stages, rows) for rows, tile, warps, stages in PREFILL_TILES]
+        return [shipped, *(other for other in others if other != shipped)]
+
+    def shapes(self, device: torch.device) -> list[tuple[int, int, int]]:
+        """(sequences, new tokens, context) of batches that take this entry; new is 1 for decode."""
+        if not self.kind.startswith("decode"):
+            return list(PROMPTS[self.kind])
+        taking = [b for b in BATCHES if "decode-" + tuning.decode_split(b * KV_HEADS, device).name == self.kind]
+        room = POOL_BYTES // 2 // (2 * KV_HEADS * self.dim * self.stored.itemsize)
+        return [(b, 1, min(32_768 if b < 8 else 4096, room // b // 64 * 64)) for b in (taking[0], taking[-1])]
 
 
 @contextmanager
-def using(**values: Any) -> Iterator[None]:
-    """Set attributes of the tuning module for a while."""
-    before = {name: getattr(tuning, name) for name in values}
+def using(kind: str, config: Config) -> Iterator[None]:
+    """Let every call take this configuration for a while."""
+    name = "decode_config" if kind.startswith("decode") else "prefill_config"
+    before = getattr(tuning, name)
     try:
-        for name, value in values.items():
-            setattr(tuning, name, value)
+        setattr(tuning, name, lambda *_: config)
         yield
     finally:
-        for name, value in before.items():
-            setattr(tuning, name, value)
+        setattr(tuning, name, before)
 
 
-def sweep_decode(bench: Bench, shapes: list[Decode], tiles: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
+def entry_us(entry: Entry, memory: torch.Tensor, shape: tuple[int, int, int]) -> float:
+    """One layer's attention of a batch, over blocks at random."""
+    rows, new, context = shape
+    size = 2 * BLOCK * KV_HEADS * entry.dim
+    cells = memory.view(entry.stored)
+    cache = cells[: len(cells) // size * size].view(-1, 2, BLOCK, KV_HEADS, entry.dim)
+    scales = {}
+    if entry.stored.itemsize == 1:
+        ones = torch.ones(1, device="cuda")
+        scales = {"k_scale": ones, "v_scale": ones}
+    lens = torch.full((rows,), context, dtype=torch.int32, device="cuda")
+    q = torch.randn(rows * new, HEADS, entry.dim, device="cuda").to(entry.queried)
+    need, turns = -(-context // BLOCK), rounds(rows * context * 2 * KV_HEADS * entry.dim * entry.stored.itemsize)
+    tables = [
+        torch.randperm(len(cache), device="cuda")[: rows * need].to(torch.int32).view(rows, need) for _ in range(turns)
+    ]
+    args = [(q, cache[:, 0], cache[:, 1], table, lens) for table in tables]
+    scale = entry.dim**-0.5
+    if entry.kind.startswith("decode"):
+        plan = plan_decode(lens, KV_HEADS)
+        return time_us([lambda a=a: paged_decode(*a, scale, plan=plan, **scales) for a in args])
+    start = torch.arange(rows + 1, dtype=torch.int32, device="cuda") * new
+    return time_us([lambda a=a: paged_prefill(*a, start, scale, **scales) for a in args])
+
+
+def pool() -> torch.Tensor:
+    """Random bytes of small numbers: read as any type they hold neither NaN nor infinity."""
+    return torch.randint(0, 64, (POOL_BYTES,), dtype=torch.uint8, device="cuda")
+
+
+def compile_some(entries: list[Entry], part: int, parts: int) -> None:
+    """Compile every `parts`-th rival into the cache; what does not fit the chip is found when it is measured."""
+    memory = torch.zeros(2**24, dtype=torch.uint8, device="cuda")
+    rivals = [(entry, config) for entry in entries for config in entry.rivals()]
+    for entry, config in rivals[part::parts]:
+        new = entry.shapes(torch.device("cuda"))[0][1]
+        with using(entry.kind, config):
+            try:
+                entry_us(entry, memory, (1, min(new, 16), 64))
+            except (triton.runtime.errors.OutOfResources, RuntimeError):
+                torch.cuda.synchronize()
+
+
+def measure(entry: Entry, memory: torch.Tensor) -> list[dict[str, Any]]:
+    """Each rival's times over the entry's shapes, and its geometric mean against the fastest of each shape."""
     found = []
-    for shape in shapes:
-        for tile in tiles:
-            for pieces in PIECES:
-                for minimum in (64, 256) if shape.kv_bytes < 2**28 else (256,):
-                    wanted = pieces * 132
-                    with using(
-                        decode_config=lambda *_, t=tile: Config(*t),
-                        decode_split=lambda programs, _, w=wanted: Split("mid", max(1, w // programs), w),
-                        MIN_PIECE=minimum,
-                    ):
-                        us = decode_us(bench, shape)
-                    found.append({"shape": shape.name, "tile": tile, "pieces": pieces, "min": minimum, "us": us})
-    return found
-
-
-def sweep_prefill(bench: Bench, shapes: list[Prefill]) -> list[dict[str, Any]]:
-    found = []
-    for shape in shapes:
-        for rows, tile, warps, stages in PREFILL_TILES:
-            config = Config(tile, warps, stages, rows)
-            with using(prefill_config=lambda *_, c=config: c):
-                us = prefill_us(bench, shape)
-            tflops = shape.flops / us / 1e6
-            found.append({"shape": shape.name, "tile": [rows, tile, warps, stages], "us": us, "tflops": tflops})
-    return found
-
-
-def summary(found: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """The fastest three per shape, then each configuration's geometric mean slowdown."""
-    best: dict[str, float] = {}
-    for shape in dict.fromkeys(row["shape"] for row in found):
-        rows = sorted((row for row in found if row["shape"] == shape), key=lambda row: row["us"])
-        best[shape] = rows[0]["us"]
-        print(f"{shape:16}", *(f"{row['us']:9.1f} {[row[k] for k in keys]}" for row in rows[:3]))
-    slow: dict[str, dict[str, float]] = {}
+    shapes = entry.shapes(torch.device("cuda"))
+    for config in entry.rivals():
+        with using(entry.kind, config):
+            try:
+                us = [entry_us(entry, memory, shape) for shape in shapes]
+            except (triton.runtime.errors.OutOfResources, RuntimeError):  # too much shared memory, too many registers
+                torch.cuda.synchronize()
+                continue
+        found.append({"kind": entry.kind, "key": entry.key, "config": asdict(config), "shapes": shapes, "us": us})
+    best = [min(row["us"][i] for row in found) for i in range(len(shapes))]
     for row in found:
-        ratios = slow.setdefault(json.dumps(row["tile"]), {})
-        ratios[row["shape"]] = min(ratios.get(row["shape"], math.inf), row["us"] / best[row["shape"]])
-    for tile, ratios in sorted(slow.items(), key=lambda item: math.prod(item[1].values())):
-        mean = math.prod(ratios.values()) ** (1 / len(ratios))
-        print(f"{tile:18} x{mean:.3f} ", " ".join(f"{ratio:.2f}" for ratio in ratios.values()))
+        slow = math.prod(us / fastest for us, fastest in zip(row["us"], best, strict=True)) ** (1 / len(best))
+        row["slowdown"] = round(slow, 4)
+    return found
 
 
-def warm(part: int, parts: int) -> None:
-    """Compile every `parts`-th configuration into the cache, so that several processes share the work."""
-    bench = Bench(4096)
-    decodes, prefills = [Decode("warm", (512,))], [Prefill("warm", 1, 64, 512)]
-    for index, tile in enumerate(DECODE_TILES):
-        if index % parts == part:
-            with using(decode_config=lambda *_, t=tile: Config(*t)):
-                decode_us(bench, decodes[0])
-    for index, (rows, tile, warps, stages) in enumerate(PREFILL_TILES):
-        if (index + 5) % parts == part:
-            config = Config(tile, warps, stages, rows)
-            with using(prefill_config=lambda *_, c=config: c):
-                prefill_us(bench, prefills[0])
+def choose(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The shipped configuration (the first), unless another is faster by more than `WORTH`."""
+    best = min(found, key=lambda row: row["slowdown"])
+    return best if best["slowdown"] < found[0]["slowdown"] * (1 - WORTH) else found[0]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write every measurement here as JSON")
-    parser.add_argument("--warm", metavar="PART/PARTS", help="only compile this share of the configurations")
-    parser.add_argument("--only", choices=["decode", "prefill"], help="tune one kernel")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("tuning did not run: it needs a CUDA GPU, and this machine has none", file=sys.stderr)
-        return 2
-    if args.warm:
-        part, parts = args.warm.split("/")
-        warm(int(part), int(parts))
-        return 0
-    bench = Bench(max(sum(shape.lengths) for shape in DECODES))
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    if args.only != "prefill":
-        result["decode"] = sweep_decode(bench, DECODES, DECODE_TILES)
-        summary(result["decode"], ("tile", "pieces", "min"))
-    if args.only != "decode":
-        result["prefill"] = sweep_prefill(bench, PREFILLS)
-        summary(result["prefill"], ("tile", "tflops"))
-    if args.out:
-        args.out.write_text(json.dumps(result), encoding="utf-8")
+def entries(only: str | None) -> list[Entry]:
+    """The lines of the shipped table whose kind begins with `only`."""
+    return [Entry(kind, key) for kind, keys in tuning.table().items() for key in keys if kind.startswith(only or "")]
+
+
+def written(table: dict[str, dict[str, dict[str, int]]]) -> str:
+    """The table as it is shipped: a line per entry."""
+    kinds = []
+    for kind, keys in table.items():
+        lines = ",\n".join(f'  "{key}": {json.dumps(config)}' for key, config in keys.items())
+        kinds.append(f' "{kind}": {{\n{lines}\n }}')
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
+def tune(only: str | None, write: bool, out: Path | None) -> int:
+    """Measure, print what is kept and what gives way, and write what was asked for."""
+    chosen_entries = entries(only)
+    parts = max(1, min(15, (os.cpu_count() or 2) - 1))
+    print(f"compiling for {len(chosen_entries)} entries in {parts} processes ...", file=sys.stderr, flush=True)
+    with ProcessPoolExecutor(parts, mp_context=multiprocessing.get_context("spawn")) as workers:
+        for job in [workers.submit(compile_some, chosen_entries, part, parts) for part in range(parts)]:
+            job.result()
+    table = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    memory, rows, changed = pool(), [], 0
+    for entry in chosen_entries:
+        found = measure(entry, memory)
+        best = choose(found)
+        shipped, config = found[0], Config(**best["config"])
+        if best is shipped:
+            note = "kept"
+        else:
+            changed += 1
+            note = f"instead of {_short(Config(**shipped['config']))}"
+            table[entry.kind][entry.key] = {k: v for k, v in best["config"].items() if v or k != "rows"}
+        line = f"{entry.kind:12} {entry.key:14} {_short(config):14} {note}"
+        print(f"{line:62} shipped x{shipped['slowdown']:.3f} of the fastest of {len(found)}", flush=True)
+        rows += found
+    print(f"{changed} of {len(chosen_entries)} entries change" + ("" if write or not changed else "; --write does so"))
+    if write:
+        SHIPPED.write_text(written(table), encoding="utf-8")
+    if out:
+        device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+        out.write_text(json.dumps({**device, "table": table, "rows": rows}) + "\n", encoding="utf-8")
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _short(config: Config) -> str:
+    rows = f"{config.rows}x" if config.rows else ""
+    return f"{rows}{config.tile} w{config.warps} s{config.stages}"

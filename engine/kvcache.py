@@ -18,6 +18,9 @@ from kvscope.kernels.dispatch import BLOCK_SIZES
 class KVCache:
     """`kv[layers, 2, num_blocks, block_size, kv_heads, head_dim]`; index 1 is 0 for keys, 1 for values.
 
+    In memory a block's keys and values lie side by side, [layers, num_blocks, 2, ...]: blocks at random then touch half
+    as many places, which attention over them shows (`kvscope bench kernels`, rows "random blocks").
+
     Args:
         host_blocks: room in host memory for so many blocks, where preempted sequences wait.
 
@@ -47,7 +50,8 @@ class KVCache:
         if device == "cpu" and total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise UsageError(refusal)  # the system may promise memory that it does not have
         try:
-            return torch.zeros(shape, dtype=dtype, device=device)
+            layers, sides, blocks, *rest = shape
+            return torch.zeros((layers, blocks, sides, *rest), dtype=dtype, device=device).transpose(1, 2)
         except RuntimeError as error:  # torch reports exhausted memory on either device as a RuntimeError
             raise UsageError(refusal) from error
 

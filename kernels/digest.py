@@ -22,7 +22,7 @@ PLANES = 4  # per program
 
 @triton.jit
 def digest_kernel(
-    words, units, out, plane_words, unit_words, units_per_block, planes,
+    words, units, out, layer_words, side_words, block_words, unit_words, units_per_block, planes,
     STRETCH: tl.constexpr, PLANES: tl.constexpr, LISTED: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The share of some planes in a unit's digest; a unit is a block or a slot, a plane one layer's keys or values."""
@@ -35,7 +35,8 @@ def digest_kernel(
     within = (unit % units_per_block).to(tl.int32)
     lane = tl.arange(0, STRETCH)
     total = tl.zeros([STRETCH], tl.uint64)
-    line = words + first.to(tl.int64) * plane_words + unit * unit_words + lane
+    line = words + unit // units_per_block * block_words + within * unit_words + lane
+    line += (first // 2).to(tl.int64) * layer_words  # PLANES is even
     for plane in range(first, tl.minimum(first + PLANES, planes)):
         # i * STEP of the first words; it grows by a constant from stretch to stretch.
         key = ((plane * units_per_block + within) * unit_words + lane).to(tl.uint32) * STEP
@@ -48,21 +49,19 @@ def digest_kernel(
             else:
                 total += tl.where(start + lane < unit_words, x * x, 0)
             key += tl.full([STRETCH], STRETCH, tl.uint32) * STEP
-        line += plane_words
+        line += side_words + (plane % 2) * (layer_words - 2 * side_words)  # from keys to values, then to the next layer
     tl.atomic_add(out + at, tl.sum(total, 0).to(tl.int64, bitcast=True), sem="relaxed")
 
 
 def _digest(kv: Tensor, units: Tensor | None, count: int, per_block: int) -> Tensor:
-    layers, _, num_blocks, block_size, kv_heads, dim = kv.shape
+    layers, words = kv.shape[0], kv.flatten(3).view(torch.int32)
     out = torch.zeros(count, dtype=torch.int64, device=kv.device)
     if count == 0:
         return out
-    block_words = block_size * kv_heads * dim * kv.element_size() // 4
-    unit_words = block_words // per_block
-    words = kv.view(-1).view(torch.int32)
+    unit_words = words.shape[3] // per_block
     stretch = min(MAX_STRETCH, triton.next_power_of_2(unit_words))
     digest_kernel[(count, triton.cdiv(2 * layers, PLANES))](
-        words, words if units is None else units, out, num_blocks * block_words, unit_words, per_block, 2 * layers,
+        words, words if units is None else units, out, *words.stride()[:3], unit_words, per_block, 2 * layers,
         STRETCH=stretch, PLANES=PLANES, LISTED=units is not None, EVEN=unit_words % stretch == 0, num_warps=4,
     )  # fmt: skip
     return out

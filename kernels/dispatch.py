@@ -234,7 +234,7 @@ def copy_blocks(kv: Tensor, source: Tensor, target: Tensor, *, backend: str | No
     their range) and then sent to the cache's device; ids on the GPU are trusted.
 
     Args:
-        kv: [L, 2, N, block_size, HK, D], contiguous.
+        kv: [L, 2, N, block_size, HK, D], contiguous within a block.
         source, target: [P] int64 block ids.
 
     Raises:

@@ -28,7 +28,8 @@ def digest_blocks(kv: Tensor, blocks: Tensor | None = None, *, backend: str | No
     written: digest += digest_slots(after) - digest_slots(before).
 
     Args:
-        kv: [L, 2, N, block_size, HK, D], contiguous, of any type; 4 bytes must divide a slot's bytes in one layer.
+        kv: [L, 2, N, block_size, HK, D], contiguous within a block, of any type; 4 bytes
+            must divide a slot's bytes in one layer.
         blocks: [P] int64 block ids (a negative one gives 0), or None for every block in order.
 
     Raises:

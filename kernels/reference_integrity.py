@@ -14,18 +14,19 @@ def digest_blocks(kv: Tensor, blocks: Tensor | None) -> Tensor:
     """Digest of whole blocks; see `integrity.digest_blocks`."""
     if blocks is None:
         blocks = torch.arange(kv.shape[2], device=kv.device)
-    return _digest(kv.view(*kv.shape[:2], kv.shape[2], 1, -1), blocks)
+    return _digest(kv.flatten(3).unsqueeze(3), blocks)
 
 
 def digest_slots(kv: Tensor, slots: Tensor) -> Tensor:
     """Digest of single slots; see `integrity.digest_slots`."""
-    return _digest(kv.view(*kv.shape[:2], kv.shape[2], kv.shape[3], -1), slots)
+    return _digest(kv.flatten(4), slots)
 
 
 def _digest(kv: Tensor, units: Tensor) -> Tensor:
     """kv[L, 2, N, U, words of a unit]; unit u is [:, :, u // U, u % U]."""
-    words = kv.view(torch.int32).flatten(0, 1)
-    planes, _, per_block, unit_words = words.shape
+    words = kv.view(torch.int32)
+    layers, _, _, per_block, unit_words = words.shape
+    planes = 2 * layers
     out = torch.zeros(units.shape[0], dtype=torch.int64, device=kv.device)
     group = max(1, DIGEST_WORDS // max(1, planes * unit_words))
     plane = torch.arange(planes, device=kv.device)[None, :, None] * (per_block * unit_words)
@@ -33,7 +34,7 @@ def _digest(kv: Tensor, units: Tensor) -> Tensor:
     for start in range(0, units.shape[0], group):
         unit = units[start : start + group]
         near = unit.clamp(min=0)
-        content = words[:, near // per_block, near % per_block].transpose(0, 1).to(torch.int64) & LOW
+        content = words[:, :, near // per_block, near % per_block].flatten(0, 1).transpose(0, 1).to(torch.int64) & LOW
         index = plane + (near % per_block * unit_words)[:, None, None] + word
         y = ((content ^ (index * STEP & LOW)) * SPREAD) & LOW
         x = y ^ (y >> 15)

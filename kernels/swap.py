@@ -47,7 +47,7 @@ class SwapSpace:
     """Room for blocks of one cache in host memory, pinned if the cache is on a GPU.
 
     Args:
-        kv: [L, 2, N, block_size, HK, D], contiguous; must outlive this.
+        kv: [L, 2, N, block_size, HK, D], contiguous within a block; must outlive this.
         places: how many blocks fit.
         backend: as in `dispatch`.
 

@@ -8,7 +8,7 @@ the one that fills whole waves of the chip best:
     mid    3
     many   4
 
-`python -m kvscope.benchmarks.tune_kernels` measures the alternatives.
+`kvscope bench kernels --tune` measures the alternatives and `--write` regenerates the table.
 """
 
 from __future__ import annotations

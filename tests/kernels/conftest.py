@@ -29,6 +29,11 @@ TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 collect_ignore = ["test_triton_only.py"] if BACKEND == "torch" else []
 
 
+def together(kv: Tensor) -> Tensor:
+    """The same cache as the engine lays it out: a block's keys and values side by side in memory."""
+    return kv.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -66,7 +71,7 @@ class Pool:
                 store.append(self.random(length, self.kv_heads))
                 kv[0, side].view(-1, self.kv_heads, self.dim)[slots] = store[-1]
             self.slots.append(slots)
-        self.kv = kv.to(DEVICE)
+        self.kv = together(kv.to(DEVICE))
         self.k_cache, self.v_cache = self.kv[0, 0], self.kv[0, 1]
         self.block_table = table.to(DEVICE)
         self.seq_lens = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
@@ -88,7 +93,8 @@ class Pool:
     def forget(self, row: int, before: int) -> None:
         """What lies before a position is gone: its slots hold NaN, whole blocks have left the table."""
         for side in (self.k_cache, self.v_cache):
-            side.view(-1, self.kv_heads, self.dim)[self.slots[row][:before].to(DEVICE)] = float("nan")
+            slots = self.slots[row][:before].to(DEVICE)
+            side[slots // self.block_size, slots % self.block_size] = float("nan")
         self.block_table[row, : before // self.block_size] = self.block_table[row, -1]
 
     def expected(self, q: Tensor, row: int, window: int = 0, soft_cap: float = 0.0) -> Tensor:
@@ -113,6 +119,8 @@ class Lab:
     device = DEVICE
     cuda = CUDA
     long = 200 if INTERPRET else 3000
+
+    together = staticmethod(together)
 
     def pool(self, lengths: list[int], **kwargs: Any) -> Pool:
         return Pool(lengths, **kwargs)

@@ -35,9 +35,10 @@ def digest(block):
 
 
 @pytest.mark.parametrize("stored", STORED, ids=str)
-@pytest.mark.parametrize("shape", [(8, 1, 8), (16, 3, 40), (16, 2, 128)])
-def test_a_digest_is_its_definition(lab, stored, shape):
+@pytest.mark.parametrize(("shape", "side_by_side"), [((8, 1, 8), True), ((16, 3, 40), True), ((16, 2, 128), False)])
+def test_a_digest_is_its_definition(lab, stored, shape, side_by_side):
     kv = bits(lab, (2, 2, 4, *shape), stored)
+    kv = lab.together(kv) if side_by_side else kv
     want = [digest(kv[:, :, block]) for block in range(4)]
     assert kernels.digest_blocks(kv, backend=lab.backend).tolist() == want
     some = torch.tensor([3, -1, 0, 3], device=lab.device)

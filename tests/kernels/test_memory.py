@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import kernels
+from kvscope.errors import UsageError
 
 ALL_DTYPES = [torch.float32, torch.float16, torch.bfloat16]  # moving bytes is exact in the interpreter too
 
@@ -45,10 +46,11 @@ def test_write_into_caches_with_gaps(lab):
 
 
 @pytest.mark.parametrize("stored", ALL_DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(8, 1, 8), (16, 3, 64), (32, 2, 80)])
-def test_copy_moves_every_layer_and_leaves_the_neighbours(lab, stored, shape):
+@pytest.mark.parametrize(("shape", "side_by_side"), [((8, 1, 8), True), ((16, 3, 64), False), ((32, 2, 80), True)])
+def test_copy_moves_every_layer_and_leaves_the_neighbours(lab, stored, shape, side_by_side):
     gen = torch.Generator().manual_seed(1)
     kv = torch.randn(3, 2, 9, *shape, generator=gen).to(stored).to(lab.device)
+    kv = lab.together(kv) if side_by_side else kv
     want = kv.clone()
     pairs = [(1, 0), (4, 3), (4, 8), (7, 5)]
     for source, target in pairs:
@@ -62,6 +64,12 @@ def test_copy_keeps_bit_patterns(lab):
     kv = torch.randint(-(2**15), 2**15, (1, 2, 3, 8, 1, 64), dtype=torch.int16).view(torch.bfloat16).to(lab.device)
     kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([2]), backend=lab.backend)
     assert torch.equal(kv[:, :, 0].view(torch.int16), kv[:, :, 2].view(torch.int16))
+
+
+def test_a_cache_with_gaps_inside_a_block_is_refused(lab):
+    kv = torch.zeros(1, 2, 2, 8, 1, 128, device=lab.device)[..., :64]
+    with pytest.raises(UsageError, match="a block of kv must be contiguous"):
+        kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([1]), backend=lab.backend)
 
 
 def test_copy_of_nothing(lab):

@@ -14,7 +14,8 @@ from kvscope.kernels import swap
 
 def cache(lab, stored=torch.float32, blocks=7):
     gen = torch.Generator().manual_seed(0)
-    return torch.randn(3, 2, blocks, 8, 2, 16, generator=gen).to(stored).to(lab.device)
+    kv = torch.randn(3, 2, blocks, 8, 2, 16, generator=gen).to(stored).to(lab.device)
+    return lab.together(kv)
 
 
 @settings(max_examples=6, deadline=None)
