@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.opened import TraceView, findings_while_live
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.longrun import LongRun, longrun
@@ -89,7 +89,12 @@ def summarised(view: TraceView) -> dict[str, Any]:
 
 
 def checked(view: TraceView) -> CheckResult:
-    """`inspector.check` of the view; of a long trace it takes a while the first time."""
+    """`inspector.check` of the view; of a long trace it takes a while the first time.
+
+    Of a trace that is being written it is the last check that was run beside it, where there was one.
+    """
+    if view.live and (found := findings_while_live(view)) is not None:
+        return found.result
     result = _check(view.id, view)
     _CHECKED.add(view.id)
     return result
@@ -97,7 +102,10 @@ def checked(view: TraceView) -> CheckResult:
 
 def findings_so_far(view: TraceView) -> tuple[Finding, ...] | None:
     """The findings of the view where the check is quick or was run before, else None: nothing waits for it."""
-    if view.live or (len(view.events) > QUICK_CHECK and view.id not in _CHECKED):
+    if view.live:
+        found = findings_while_live(view)
+        return None if found is None else found.result.findings
+    if len(view.events) > QUICK_CHECK and view.id not in _CHECKED:
         return None
     return checked(view).findings
 

@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 from PIL import Image
 
-from kvscope.dashboard import markup, opened, sidebar, timebar
+from kvscope.dashboard import attached, markup, opened, sidebar, timebar
 from kvscope.dashboard import place as places
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
 from kvscope.dashboard.views import (
@@ -62,7 +62,9 @@ def main() -> None:
     _follow_page_link(pages)
     try:
         name, path = opened.find(st.session_state.get("trace"), begun.traces)
-        st.session_state["view"] = view = opened.open_view(name, path)
+        if attached.waits(begun, path):
+            return
+        st.session_state["view"] = view = opened.open_view(name, path, st.session_state.get("seq"))
         _live_first(view, pages, chosen)
         playing = chosen.url_path == "live" and replay.playing(view, begun.seq)
         st.session_state["place"] = place = places.place_in(view, begun)
@@ -86,9 +88,11 @@ def _live_first(view: opened.TraceView, pages: dict[str, Any], chosen: Any) -> N
     """A session that begins with a trace being written, at no place in particular, begins with the live page."""
     state = st.session_state
     first = state.get("begun") is None
+    if not len(view.events):  # it begins with the first event
+        return
     state["begun"] = True
     somewhere = {"seq", "block"} & state.get("adopted", set())
-    if first and view.live and chosen.url_path == "" and not somewhere and len(view.events):
+    if first and view.live and chosen.url_path == "" and not somewhere:
         st.switch_page(pages["live"])
 
 
@@ -106,7 +110,7 @@ def _page(module: ModuleType) -> Callable[[], None]:
     def run() -> None:
         view, place = st.session_state["view"], st.session_state["place"]
         if len(view.events) == 0:
-            st.info("This trace holds no event yet: nothing was recorded, or its writer has only just begun.")
+            attached.empty(view)
             return
         module.render(view, place)
 

@@ -37,13 +37,16 @@ def command(
     seq: int | None = None,
     block: int | None = None,
     others: Sequence[Path] = (),
+    servers: Sequence[str] = (),
+    token_file: Path | None = None,
 ) -> list[str]:
     """The argv that serves the dashboard.
 
     Args:
-        trace: a trace, or a folder of traces; None takes the traces of the working directory.
+        trace: a trace, or a folder of traces; None takes the traces of the working directory, unless a server is named.
         seq, block: where the first page opens.
         others: further traces or folders that may be shown. A link can name none but these.
+        servers: URLs of running servers with debug routes. token_file: where their bearer token is read from.
     """
     flags = {
         "server.headless": "true",
@@ -58,7 +61,12 @@ def command(
     argv = [sys.executable, "-m", "streamlit", "run", str(APP)]
     argv += [f"--{name}={value}" for name, value in flags.items()]
     argv.append("--")
-    for path in (trace if trace is not None else Path.cwd(), *others):
+    for server in servers:
+        argv += ["--server", server]
+    if token_file is not None:
+        argv += ["--token-file", str(token_file.resolve())]
+    first = trace if trace is not None or servers else Path.cwd()
+    for path in (*(() if first is None else (first,)), *others):
         argv += ["--trace", str(Path(path).resolve())]
     for name, value in (("--seq", seq), ("--block", block)):
         if value is not None:
@@ -112,6 +120,8 @@ def serve(
     seq: int | None = None,
     block: int | None = None,
     others: Sequence[Path] = (),
+    servers: Sequence[str] = (),
+    token_file: Path | None = None,
     on_ready: Callable[[str], None] = lambda link: None,
 ) -> int:
     """Serve until Ctrl-C or until the server ends; returns 0 after Ctrl-C, else the server's exit status.
@@ -126,7 +136,8 @@ def serve(
         if importlib.util.find_spec(name) is None:
             raise MissingDependency(f"the dashboard needs {name}: pip install 'kvscope[dashboard]'")
     check_port(host, port)
-    argv = command(trace, port=port, host=host, seq=seq, block=block, others=others)
+    argv = command(trace, port=port, host=host, seq=seq, block=block, others=others, servers=servers,
+                   token_file=token_file)  # fmt: skip
     # A session of its own: Ctrl-C reaches this process alone, which then stops the server in good order.
     process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                env=_environment(), preexec_fn=_dies_with(os.getpid()))  # fmt: skip

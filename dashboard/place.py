@@ -55,7 +55,7 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
     Args:
         moving: the page plays: it stands at no event.
     """
-    wanted = {} if moving else {"seq": str(place.seq)}
+    wanted = {} if moving or place.seq < 0 else {"seq": str(place.seq)}
     if len(traces) > 1:
         wanted["trace"] = view.name
     if state_other := st.session_state.get("other"):
@@ -83,6 +83,8 @@ def place_in(view: TraceView, begun: Start) -> Place:
     state["place_of"] = view.name
     seq = view.last_seq if state.get("seq") is None else int(state["seq"])
     block = -1 if state.get("block") is None else int(state["block"])
+    if not len(view.events):
+        return Place(-1, -1)
     state["seq"] = max(min(seq, view.last_seq), min(view.first_seq, view.last_seq))
     state["block"] = block if 0 <= block < view.num_blocks else -1
     return Place(state["seq"], state["block"])

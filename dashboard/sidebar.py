@@ -6,14 +6,15 @@ from pathlib import Path
 
 import streamlit as st
 
-from kvscope.dashboard import markup
-from kvscope.dashboard.answers import measured, summarised
+from kvscope.dashboard import markup, opened
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import go, move
+from kvscope.inspector.spans import model_facts
 
 MAX_WARNINGS = 5
+STEPS_AMONG = 1 << 14  # events at the end, among which the last step is looked for
 
 
 def show(view: TraceView, traces: dict[str, Path]) -> None:
@@ -47,7 +48,7 @@ def _health(view: TraceView) -> None:
     if view.dropped:
         st.error(f"{count_text(view.dropped)} events were dropped while recording", icon=":material/warning:")
     if view.live:
-        st.info("Being written right now", icon=":material/pending:")
+        _live(view)
         if st.button("Watch it live", key="watch", icon=":material/play_circle:", width="stretch"):
             go("live")
     elif not view.clean:
@@ -59,17 +60,28 @@ def _health(view: TraceView) -> None:
         st.caption(f"and {len(shown) - MAX_WARNINGS} more warnings")
 
 
+def _live(view: TraceView) -> None:
+    contact = opened.contact_of(view.path)
+    if contact is None:
+        st.info("Being written right now", icon=":material/pending:")
+    elif contact.connected:
+        st.info("A running server, followed", icon=":material/lan:")
+    else:
+        st.error(plain(contact.said), icon=":material/cloud_off:")
+
+
 def _geometry(view: TraceView) -> None:
-    facts = summarised(view)
-    geometry = facts["geometry"]
-    pool = bytes_text(geometry["pool_bytes"]) if geometry["pool_bytes"] else "size not recorded"
+    """Nothing here is measured: a long trace would have to be gone through for it."""
+    pool = bytes_text(view.num_blocks * view.block_bytes) if view.block_bytes else "size not recorded"
+    newest = view.events[-STEPS_AMONG:]
+    seconds = (int(newest["t_ns"][-1]) - int(view.events[0]["t_ns"])) * 1e-9 if len(newest) else None
     rows = [
-        ("model", str(geometry["model"] or "not recorded")),
+        ("model", str(model_facts(view).get("name") or "not recorded")),
         ("pool", f"{count_text(view.num_blocks)} blocks, {pool}"),
         ("block", f"{view.block_size} slots" + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
         ("events", count_text(len(view.events))),
-        ("steps", count_text(int(measured(view).step.max(initial=-1)) + 1)),
-        ("duration", duration_text(facts["duration_s"])),
+        ("steps", count_text(int(newest["step"].max(initial=-1)) + 1)),
+        ("duration", duration_text(seconds)),
     ]
     for fact in view.facts:
         if fact.get("type") == "run" and fact.get("fault"):

@@ -16,24 +16,32 @@ LEAK = "KV005"
 def show(view: TraceView) -> None:
     """The verdict, where the check has been run; the way to the first finding."""
     point = next((str(f["point"]) for f in view.facts if f.get("type") == "run" and f.get("point")), "")
-    found = findings_so_far(view)
     if point:
         st.markdown(f":material/lightbulb: **{plain(point[:1].upper() + point[1:])}**")
-    if found is None:
-        return
+    if findings_so_far(view) == ():
+        so_far = " so far" if view.live else ""
+        st.caption(f"No rule is broken{so_far}. {leak_text(view)}".strip())
+    first_finding(view)
+
+
+def first_finding(view: TraceView) -> None:
+    """How many findings there are, what the first one is, and the way to it; nothing where there is none."""
+    found = findings_so_far(view)
     if not found:
-        st.caption(f"No rule is broken. {leak_text(view)}")
         return
     first, many = found[0], "1 finding" if len(found) == 1 else f"{count_text(len(found))} findings"
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="verdict"):
         text = f"{many}. The first: {first.code} {first.title}, at event {count_text(first.seq)}. {leak_text(view)}"
         st.error(plain(text), icon=":material/bug_report:")
         if st.button("Show it", key="show_first", type="primary", icon=":material/my_location:"):
+            st.session_state["playing"] = False
             go("blocks", seq=first.seq, block=first.block if first.block >= 0 else None)
 
 
 def leak_text(view: TraceView) -> str:
-    """Is it a leak? In one sentence."""
+    """Is it a leak? In one sentence; of a run that goes on nothing can be said."""
+    if view.live:
+        return ""
     leaks = [f for f in findings_so_far(view) or () if f.code == LEAK]
     if leaks:
         blocks = len({f.block for f in leaks})

@@ -96,6 +96,10 @@ class Follower:
             self._restarts = before._restarts + 1
             self._past = {n: np.append(v, np.nan) if len(v) else v for n, v in before._past.items()}
 
+    def read_from(self, reader: Any) -> None:
+        """Go on with another reader of the same trace."""
+        self._reader = reader
+
     def look(self) -> Moment:
         """The trace as the reader has it now."""
         rows = self._reader.rows

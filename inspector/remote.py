@@ -12,6 +12,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,23 @@ def is_url(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
+def read_token(file: Path | None) -> str | None:
+    """The bearer token in a file; None without a file.
+
+    Raises:
+        UsageError: it cannot be read, or is empty.
+    """
+    if file is None:
+        return None
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")[:4096].strip()
+    except OSError as error:
+        raise UsageError(f"cannot read the token file {file}: {error.strerror or error}") from error
+    if not text:
+        raise UsageError(f"{file} holds no token: write one line of printable characters")
+    return text
+
+
 class Server:
     """A server's debug routes.
 
@@ -49,7 +67,7 @@ class Server:
             raise UsageError(f"{url!r:.80} is no URL: wanted http://HOST:PORT")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     def get(self, path: str) -> tuple[bytes, dict[str, str]]:
         """(body, headers) of a debug route.
@@ -96,16 +114,19 @@ class Server:
     def _open(self, path: str) -> Any:
         request = urllib.request.Request(f"{self.url}/debug/kv{path}", headers=self._headers)
         try:
-            return urllib.request.urlopen(request, timeout=self._timeout_s)
+            return urllib.request.urlopen(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             raise TraceError(f"{self.url}: {_why(error)}") from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
+            reason = getattr(reason, "strerror", None) or reason
             raise TraceError(f"cannot reach {self.url}: {reason}; is the server running?") from error
 
 
 class RemoteTrace:
     """The trace of a running server, mirrored up to the last `refresh`; offers what a `TraceReader` does of it.
+
+    All of it is held in memory: for a look. `inspector.mirror` keeps up with a server for as long as it runs.
 
     Args:
         url, token, timeout_s: see `Server`.
@@ -205,7 +226,7 @@ class RemoteTrace:
         """One answer of the event feed; True when there is more."""
         body, headers = self.server.get(f"/events?from_seq={self._next}")
         self.dropped = int(headers.get("x-kvscope-dropped", 0))
-        seqs, events, details = _events(body)
+        seqs, events, details = decode_events(body)
         if len(seqs):
             self._parts.append((seqs, events))
             self._details.add(0, details)
@@ -222,7 +243,7 @@ class RemoteTrace:
         return self._all
 
 
-def _events(body: bytes) -> tuple[npt.NDArray[np.int64], EventArray, Any]:
+def decode_events(body: bytes) -> tuple[npt.NDArray[np.int64], EventArray, Any]:
     """(seqs, rows, details by seq) of an answer of the event feed."""
     import pyarrow as pa
 

@@ -112,6 +112,21 @@ class BulkWriter:
         """Append a fact of the run."""
         self._fact_file.write(dump_line(record))
 
+    def note(self, **members: Any) -> None:
+        """Change members of the manifest now (`dropped`); the trace goes on.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._manifest |= members
+        write_manifest(self.path, self._manifest | {"clean": False, "events": None})
+
+    def leave(self) -> None:
+        """Close the files and nothing more: the trace counts as not closed, as when its writer was stopped."""
+        for stream in self._streams:
+            stream.close()
+        self._segments.leave()
+
     def close(self) -> None:
         """Complete the folder; without it the trace counts as not closed.
 

@@ -115,6 +115,13 @@ class SegmentWriter:
         if self._data is not None:
             self._finish()
 
+    def leave(self) -> None:
+        """Close the files and write no end: what was appended is there."""
+        for file in (self._data, self._index):
+            if file is not None:
+                file.close()
+        self._data = self._index = None
+
     def _start(self) -> None:
         path = segment_path(self._folder, self._number)
         if self._data is None:

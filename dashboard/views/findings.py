@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvscope.dashboard.answers import checked, names_of
+from kvscope.dashboard.answers import checked, findings_so_far, names_of
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
@@ -13,12 +13,15 @@ from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group
 from kvscope.inspector.report import report
 
 MAX_REPORTS = 20
+_AGAIN_S = 2.0
 MAX_LISTED = 1000
 
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     result = checked(view)
+    if view.live:
+        st.fragment(_while_live, run_every=_AGAIN_S)(view, len(result.findings), result.events)
     for note in result.notes:
         st.warning(note, icon=":material/info:")
     if result.nothing_to_check:
@@ -39,6 +42,16 @@ def render(view: TraceView, place: Place) -> None:
     if len(groups) > MAX_REPORTS:
         st.caption(f"The first {MAX_REPORTS} kinds are reported in full; `kvscope check` prints all of them.")
     _list(view, place, result)
+
+
+def _while_live(view: TraceView, known: int, events: int) -> None:
+    """A run that goes on is checked beside it: the page is drawn anew when there is something new."""
+    found = findings_so_far(view)
+    if found is not None and len(found) != known:
+        st.rerun()
+    st.caption(
+        f"The run goes on and is checked again and again; this is what its first {count_text(events)} events say."
+    )
 
 
 def _one(view: TraceView, found: FindingGroup, number: int) -> None:

@@ -31,7 +31,7 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**The pool over time**", width="content")
         axis = axis_choice("axis")
     found = findings_so_far(view)
-    picture = _picture((view.id, whole(view)), axis, found is not None, view)
+    picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
     st.plotly_chart(_at(picture, view, axis, place), key="occupancy", config=PLOT_CONFIG,
                     alt="Blocks by state over time, stacked")  # fmt: skip
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
@@ -49,7 +49,7 @@ def render(view: TraceView, place: Place) -> None:
 
 
 @st.cache_resource(max_entries=6, show_spinner=False)
-def _picture(key: tuple[Any, ...], axis: str, with_findings: bool, _view: TraceView) -> go.Figure:
+def _picture(key: tuple[Any, ...], axis: str, findings: int, _view: TraceView) -> go.Figure:
     return figures.occupancy(measured(_view), axis, marks=marks(_view))
 
 

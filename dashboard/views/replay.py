@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import streamlit as st
 
-from kvscope.dashboard import canvas, curves, markup, story
+from kvscope.dashboard import canvas, curves, markup, story, verdict
 from kvscope.dashboard.answers import findings_so_far, measured, pool_at
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.component import curves as curves_element
@@ -23,12 +23,14 @@ from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_t
 from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
 from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
+from kvscope.errors import KVScopeError
 from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
 
 EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.18, 0.5, 1.0
 LARGE = 1 << 17  # blocks
+BEHIND = 100_000  # events that a server has and that are not here yet: said from so many on
 SPEEDS = (20, 100, 500, 2_000, 10_000, 100_000)  # events per second
 _MODES = {"state": "State", "refcount": "References", "age": "Age"}
 _PILL = {
@@ -36,6 +38,8 @@ _PILL = {
     "gone": ("gone", "the writer is gone, waiting for it to come back: {} events"),
     "closed": ("still", "the run has ended: {} events"),
     "paused": ("still", "paused, {} events so far"),
+    "away": ("gone", "the server does not answer, asking again: {} events"),
+    "behind": ("live", "catching up: {} events fetched"),
     "play": ("live", "playing, event {}"),
     "still": ("still", "event {}"),
 }
@@ -131,6 +135,14 @@ class _Shown:
 
 
 def _panel(view: TraceView, place: Place, moves: bool, mode: str) -> None:
+    """One refresh; what goes wrong is said in its place, and the next refresh tries again."""
+    try:
+        _refresh(view, place, moves, mode)
+    except KVScopeError as error:
+        st.error(markup.plain(str(error)), icon=":material/error:")
+
+
+def _refresh(view: TraceView, place: Place, moves: bool, mode: str) -> None:
     if view.live:
         now = followed(view.name, view.path)
         if (now.status == "closed" or now.opened != view.opened) and moves:
@@ -151,6 +163,8 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
     if shown.dropped:
         banner.error(f"{count_text(shown.dropped)} events were dropped while recording: this is not the whole story",
                      icon=":material/warning:")  # fmt: skip
+    with banner:
+        verdict.first_finding(view)
     kind, said = _PILL[shown.status]
     st.html(markup.pill(kind, said.format(count_text(shown.events))) + markup.stats(shown.cells))
     left, right = st.columns([11, 10], gap="medium")
@@ -183,6 +197,8 @@ def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
         at = int(np.searchsorted(np.nan_to_num(moment.past["seq"], nan=-1.0), place.seq, side="right")) - 1
         cursor = float(moment.past["wall_s"][at]) if len(moment.past["seq"]) and at >= 0 else None
     status = now.status if moves or now.status != "live" else "paused"
+    if now.contact is not None:
+        status = "away" if now.status == "gone" else "behind" if now.contact.behind > BEHIND else status
     cells = _live_cells(now)
     return _Shown(pool, moment.past, now.num_blocks, now.block_bytes, cells, status, moment.rows, cursor, now.dropped)
 

@@ -56,12 +56,11 @@ def top(
 
 
 def _source(place: str, token_file: Path | None) -> Source:
-    from kvscope.inspector.remote import is_url
+    from kvscope.inspector.remote import is_url, read_token
     from kvscope.inspector.top import FolderSource, ServerSource
 
     if is_url(place):
-        token = token_file.read_text(encoding="utf-8", errors="replace")[:4096].strip() if token_file else None
-        return ServerSource(place, token)
+        return ServerSource(place, read_token(token_file))
     if token_file is not None:
         raise UsageError("token-file is for a server's URL, and a trace was given")
     return FolderSource(Path(place))

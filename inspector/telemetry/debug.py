@@ -128,7 +128,7 @@ def _trace_routes(router: APIRouter, watch: Watch) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
     ) -> Response:
         """Rows from `from_seq` on as one Arrow stream; `x-kvscope-next` is where to go on, `x-kvscope-end` what is
-        there so far.
+        there so far, `x-kvscope-run` whose they are.
         """
         from kvscope.traces.follow import Follower
 
@@ -138,7 +138,7 @@ def _trace_routes(router: APIRouter, watch: Watch) -> None:
             data, rows, after = encode_events(follower.rows(from_seq, limit))
             end = follower.end
         headers = {"x-kvscope-next": str(after if rows else min(from_seq, end)), "x-kvscope-end": str(end),
-                   "x-kvscope-dropped": str(follower.dropped)}  # fmt: skip
+                   "x-kvscope-dropped": str(follower.dropped), "x-kvscope-run": watch.run_id}  # fmt: skip
         return Response(data, media_type=ARROW, headers=headers)
 
     @router.get("/facts")

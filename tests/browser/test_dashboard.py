@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlparse
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, expect
 
 from kvscope.dashboard import launch
 from kvscope.dashboard.numbers import factor_text, ratio_text
@@ -28,43 +25,9 @@ from kvscope.traces import PoolFacts, Recorder, open_trace
 
 pytestmark = pytest.mark.browser
 
-SHOTS = Path(__file__).resolve().parents[2] / "test-results"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]  # fmt: skip
 PATIENCE_MS = 60_000.0
 PAGES = ("overview", "live", "blocks", "biography", "requests", "sharing", "events", "findings")
 SIZES = ((1280, 800), (1600, 1000))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The system's Chromium, else Playwright's own; without either the tests fail."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        if path is None and not (own and os.path.exists(own)):
-            pytest.fail("no Chromium for the browser tests: `python tests/browser/ensure.py` tells how to get one")
-        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-@contextmanager
-def served(*traces: Path) -> Iterator[int]:
-    """The real server on a free port, with these traces."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    SHOTS.mkdir(exist_ok=True)
-    argv = launch.command(traces[0], port=port, others=traces[1:])
-    with open(SHOTS / "dashboard-server.log", "ab") as log:
-        process = subprocess.Popen(argv, start_new_session=True, stdout=log, stderr=log)
-        try:
-            launch.wait_until_healthy(process, "127.0.0.1", port)
-            yield port
-        finally:
-            launch.stop(process)
 
 
 @pytest.fixture(scope="module")
@@ -74,73 +37,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(toy_traces: dict[str, Path], shown: Path) -> Iterator[int]:
+def port(served: Callable[..., Any], toy_traces: dict[str, Path], shown: Path) -> Iterator[int]:
     with served(toy_traces["missing-copy"], toy_traces["clean"], shown) as found:
         yield found
 
 
-class Watched:
-    """A page and everything that must not happen on it."""
-
-    def __init__(self, page: Page, port: int) -> None:
-        self.page, self.port = page, port
-        self.complaints: list[str] = []
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("console", self._console)
-        page.on("pageerror", lambda e: self.complaints.append(f"script: {e}"))
-        page.on("request", self._request)
-
-    def _console(self, message: Any) -> None:
-        # On a link with a page in its path Streamlit first asks below that path whether its server is there.
-        probe = "/_stcore/" in message.location["url"] and "404" in message.text
-        if message.type == "error" and not probe:
-            self.complaints.append(f"console: {message.text} ({message.location['url']})")
-
-    def _request(self, request: Any) -> None:
-        address = urlparse(request.url)
-        if address.scheme in ("http", "https", "ws") and address.hostname != "127.0.0.1":
-            self.complaints.append(f"asked {address.hostname}")
-
-    def open(self, **place: Any) -> None:
-        """Open a link and wait until the page has settled."""
-        self.page.goto(launch.url(port=self.port, **place))
-        self.page.wait_for_selector(".st-key-timebar, .kv-stats")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until no script runs and no placeholder is left."""
-        ready = (
-            "document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
-            " && !document.querySelector('[data-testid=stSkeleton]')"
-        )
-        self.page.wait_for_function(ready)
-
-    def at(self, **wanted: object) -> None:
-        """Wait until the address says this: it follows at the end of the run that drew the page."""
-        said = "wanted => wanted.every(([k, v]) => new URLSearchParams(location.search).get(k) === v)"
-        self.page.wait_for_function(said, arg=[[name, str(value)] for name, value in wanted.items()])
-
-    def stat(self, label: str) -> str:
-        """A number of the stat row."""
-        return self.page.locator(f'[data-stat="{label}"] dd span').inner_text()
-
-    def map_at(self, seq: int) -> Locator:
-        """The block map once it shows event `seq`."""
-        expect(self.page.locator(".map")).to_have_attribute("data-seq", str(seq), timeout=PATIENCE_MS)
-        return self.page.locator(".map canvas")
-
-    def shot(self, name: str) -> None:
-        """Keep a picture."""
-        self.page.screenshot(path=SHOTS / f"dashboard-{name}.png", timeout=PATIENCE_MS)
-
-
 @pytest.fixture
-def watched(browser: Browser, port: int) -> Iterator[Watched]:
-    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
-    found = Watched(page, port)
-    yield found
-    page.close()
-    assert found.complaints == []
+def watched(look: Callable[..., Any], port: int) -> Any:
+    return look(port)
 
 
 def _pixels(canvas: Locator) -> str:
@@ -155,7 +59,7 @@ def _click_block(canvas: Locator, block: int) -> None:
     canvas.click(position={"x": x, "y": y})
 
 
-def test_stat_row_shows_what_the_inspector_computed(watched: Watched, toy_traces: dict[str, Path]) -> None:
+def test_stat_row_shows_what_the_inspector_computed(watched: Any, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["missing-copy"])
     facts, result = summary(trace), check(trace)
     watched.open()
@@ -171,7 +75,7 @@ def test_stat_row_shows_what_the_inspector_computed(watched: Watched, toy_traces
     watched.shot("overview")
 
 
-def test_moving_through_time_changes_the_map(watched: Watched, toy_traces: dict[str, Path]) -> None:
+def test_moving_through_time_changes_the_map(watched: Any, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["missing-copy"])
     seqs, steps = trace.seqs, trace.events["step"]
     first, second, third = (int(n) for n in seqs[steps == steps[len(steps) // 20]][:3])
@@ -201,7 +105,7 @@ def test_moving_through_time_changes_the_map(watched: Watched, toy_traces: dict[
     watched.map_at(next_one)
 
 
-def test_click_on_a_block_leads_to_its_biography(watched: Watched, toy_traces: dict[str, Path]) -> None:
+def test_click_on_a_block_leads_to_its_biography(watched: Any, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["missing-copy"])
     found = [f for f in check(trace).findings if f.block == check(trace).findings[0].block][-1]
     seq, block, told = found.seq, found.block, biography(trace, found.block, found.seq)[-1].events
@@ -231,7 +135,7 @@ def test_click_on_a_block_leads_to_its_biography(watched: Watched, toy_traces: d
     watched.at(seq=shared.seq, block=block)
 
 
-def test_block_can_be_picked_with_the_keyboard(watched: Watched, toy_traces: dict[str, Path]) -> None:
+def test_block_can_be_picked_with_the_keyboard(watched: Any, toy_traces: dict[str, Path]) -> None:
     seq = int(check(open_trace(toy_traces["missing-copy"])).findings[-1].seq)
     watched.open(page="blocks", seq=seq, block=2)
     canvas = watched.map_at(seq)
@@ -242,7 +146,7 @@ def test_block_can_be_picked_with_the_keyboard(watched: Watched, toy_traces: dic
     expect(watched.page.locator(".kv-head b")).to_contain_text(f"b{2 + 1 + columns}", timeout=PATIENCE_MS)
 
 
-def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path]) -> None:
+def test_findings_lead_to_the_event(watched: Any, toy_traces: dict[str, Path]) -> None:
     first = check(open_trace(toy_traces["missing-copy"])).findings[0]
     watched.open()
     watched.page.get_by_role("link", name="Findings").click()
@@ -256,7 +160,7 @@ def test_findings_lead_to_the_event(watched: Watched, toy_traces: dict[str, Path
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
 
 
-def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Watched, shown: Path) -> None:
+def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, shown: Path) -> None:
     """Open the sample, *Show it*, *Whole biography*: the write stands there, marked."""
     sample = Path(__file__).parents[2] / "traces" / "samples" / "garbled-race.kvpack"
     shutil.copy(sample, shown / sample.name)
@@ -271,7 +175,7 @@ def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Watched,
     watched.at(seq=first.seq, block=first.block)
 
 
-def test_a_link_reproduces_the_view(watched: Watched) -> None:
+def test_a_link_reproduces_the_view(watched: Any) -> None:
     watched.open(page="biography", trace="clean", seq=700, block=3)
     link, said = watched.page.url, watched.page.locator(".kv-head").inner_text()
     watched.page.goto("about:blank")
@@ -282,26 +186,24 @@ def test_a_link_reproduces_the_view(watched: Watched) -> None:
     assert watched.page.url == link
 
 
-def test_a_link_cannot_open_other_folders(watched: Watched) -> None:
+def test_a_link_cannot_open_other_folders(watched: Any) -> None:
     watched.page.goto(launch.url(port=watched.port, trace="/etc"))
     expect(watched.page.locator("[data-testid=stAlert]")).to_contain_text("is not shown here", timeout=PATIENCE_MS)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["1280x800", "1600x1000"])
-def test_every_page_fits_its_window(browser: Browser, port: int, size: tuple[int, int]) -> None:
-    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme="dark")
-    watched = Watched(page, port)
+def test_every_page_fits_its_window(look: Callable[..., Any], port: int, size: tuple[int, int]) -> None:
+    watched = look(port, "dark", size)
+    page = watched.page
     for name in PAGES:
         watched.open(page=name, seq=700, block=6)
         width = page.evaluate("[document.documentElement.scrollWidth, document.querySelector('.stMain').scrollWidth]")
         assert width[0] <= size[0], name
         assert width[1] <= page.evaluate("document.querySelector('.stMain').clientWidth"), name
         watched.shot(f"{name}-dark-{size[0]}")
-    page.close()
-    assert watched.complaints == []
 
 
-def test_live_page_follows_pauses_and_survives_a_restart(watched: Watched, toy_engine: ModuleType, shown: Path) -> None:
+def test_live_page_follows_pauses_and_survives_a_restart(watched: Any, toy_engine: ModuleType, shown: Path) -> None:
     """Map and curves stay the same nodes through refreshes; a pause; the run's end; another run in the same folder."""
     path, page = shown / "live.kvtrace", watched.page
 
@@ -352,7 +254,7 @@ def test_live_page_follows_pauses_and_survives_a_restart(watched: Watched, toy_e
         assert curves.evaluate("c => c.kvData.x.some(Number.isNaN)")  # the gap between the two
 
 
-def test_a_large_live_pool_is_drawn_in_small_frames_and_zooms_into_single_blocks(watched: Watched, shown: Path) -> None:
+def test_a_large_live_pool_is_drawn_in_small_frames_and_zooms_into_single_blocks(watched: Any, shown: Path) -> None:
     from kvscope.engine.block_manager import BlockManager
 
     path, page, sizes = shown / "large.kvtrace", watched.page, list[int]()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 from kvscope.inspector.cli import run
 from kvscope.inspector.findings import check
@@ -17,9 +15,6 @@ from kvscope.traces import Kind, PoolFacts, Recorder, open_trace
 pytestmark = pytest.mark.browser
 
 SHOTS = Path(__file__).resolve().parents[2] / "test-results"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]  # fmt: skip
 SECRET = "the prompt of </script><script>alert(1)</script> nobody else"
 
 
@@ -29,37 +24,31 @@ def report_of(trace: Path, folder: Path, *options: str) -> Path:
     return out
 
 
-def test_a_report_draws_itself(toy_traces: dict[str, Path], tmp_path: Path) -> None:
+def test_a_report_draws_itself(browser: Browser, toy_traces: dict[str, Path], tmp_path: Path) -> None:
     trace = toy_traces["missing-copy"]
     out = report_of(trace, tmp_path)
     findings = check(open_trace(trace)).findings
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        if path is None and not (own and os.path.exists(own)):
-            pytest.fail("no Chromium for the browser tests: `python tests/browser/ensure.py` tells how to get one")
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.set_default_timeout(60_000)
-        complaints: list[str] = []
-        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: complaints.append(str(e)))
-        page.on("request", lambda r: complaints.append(r.url) if r.url.startswith(("http", "ws")) else None)
-        page.goto(out.as_uri())
-        for name in ("occupancy", "sharing_factor", "saved_blocks", "tail_waste", "lanes"):
-            page.wait_for_selector(f"#{name} .main-svg")
-        assert page.locator('[data-stat="Findings"] dd span').inner_text() == str(len(findings))
-        assert findings[0].code in page.locator("details pre").first.inner_text()
-        page.locator("#map").hover(position={"x": 3, "y": 3})
-        assert page.locator("#said").inner_text().startswith("b0: ")
-        colours = page.evaluate(
-            "() => new Set(Array.from(document.getElementById('map').getContext('2d')"
-            ".getImageData(0, 0, 200, 1).data).filter((_, i) => i % 4 !== 3)).size"
-        )
-        assert colours > 2
-        SHOTS.mkdir(exist_ok=True)
-        page.screenshot(path=str(SHOTS / "report.png"), full_page=True)
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(60_000)
+    complaints: list[str] = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: complaints.append(str(e)))
+    page.on("request", lambda r: complaints.append(r.url) if r.url.startswith(("http", "ws")) else None)
+    page.goto(out.as_uri())
+    for name in ("occupancy", "sharing_factor", "saved_blocks", "tail_waste", "lanes"):
+        page.wait_for_selector(f"#{name} .main-svg")
+    assert page.locator('[data-stat="Findings"] dd span').inner_text() == str(len(findings))
+    assert findings[0].code in page.locator("details pre").first.inner_text()
+    page.locator("#map").hover(position={"x": 3, "y": 3})
+    assert page.locator("#said").inner_text().startswith("b0: ")
+    colours = page.evaluate(
+        "() => new Set(Array.from(document.getElementById('map').getContext('2d')"
+        ".getImageData(0, 0, 200, 1).data).filter((_, i) => i % 4 !== 3)).size"
+    )
+    assert colours > 2
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=str(SHOTS / "report.png"), full_page=True)
+    page.close()
     assert complaints == []
 
 

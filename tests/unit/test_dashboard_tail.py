@@ -1,0 +1,89 @@
+"""A trace that grows long while the dashboard follows it is never decoded whole, and says what a short one says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from kvscope.dashboard.tail import Tail
+from kvscope.dashboard.view import LongView
+from kvscope.inspector.findings import check
+from kvscope.inspector.measures import summary
+from kvscope.inspector.state import state_at, tables_at
+from kvscope.traces import PoolFacts, Recorder, open_trace, reader
+
+SHORT = 300
+
+
+def test_a_long_trace_is_followed_without_being_loaded(
+    toy_engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "SETTLED_ROWS", SHORT)
+    path = tmp_path / "live.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES), sealing="inline", seal_rows=64) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        tail = Tail("live", path)
+        assert not isinstance(tail.look(), LongView)
+        while engine.scheduler.has_work:
+            engine.step()
+            now = tail.follow().moment
+        view = tail.look(now.seq)
+        assert isinstance(view, LongView)
+        assert view.live
+        assert view.last_seq == now.seq
+        assert not view.reader.decoded
+        whole = open_trace(path)
+        assert np.array_equal(np.asarray(view.events), whole.events)
+        for seq in (5, now.seq // 2, now.seq):
+            assert np.array_equal(state_at(view, seq).state, state_at(whole, seq).state)
+            assert tables_at(view, seq) == tables_at(whole, seq)
+        ours, theirs = summary(view), summary(whole)
+        assert ours["blocks"] == theirs["blocks"]
+        assert check(view).findings == check(whole).findings
+        assert not view.reader.decoded
+
+
+def test_an_old_view_of_a_long_trace_stays_true_while_it_grows(
+    toy_engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "SETTLED_ROWS", SHORT)
+    path = tmp_path / "live.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES), sealing="inline", seal_rows=64) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        while open_trace(path).rows < 2 * SHORT:
+            engine.step()
+        tail = Tail("live", path)
+        old = tail.look()
+        rows, last = len(old.events), old.last_seq
+        before = np.asarray(old.events).copy()
+        for _ in range(5):
+            engine.step()
+            tail.follow()
+        assert tail.look() is old  # held: what was measured of it need not be measured again
+        assert len(next(old.chunks(("kind",), rows=64))["kind"]) == 64  # type: ignore[attr-defined]
+        assert sum(len(part["kind"]) for part in old.chunks(("kind",), rows=64)) == rows  # type: ignore[attr-defined]
+        assert np.array_equal(np.asarray(old.events), before)
+        newer = tail.look(last + 1)
+        assert newer is not old
+        assert newer.last_seq > last
+
+
+def test_findings_come_up_while_the_engine_runs(toy_engine: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "live.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16, faulty=True)
+        toy_engine.workload(engine)
+        for _ in range(12):
+            engine.step()
+        tail = Tail("live", path)
+        end = time.monotonic() + 60
+        while (found := tail.findings()) is None or not found.result.findings:
+            assert time.monotonic() < end, "nothing was found"
+            time.sleep(0.05)
+        assert found.result.findings[0] == check(open_trace(path)).findings[0]
