@@ -37,6 +37,11 @@ class SharedReader(TraceReader):
         self._one = threading.RLock()
         super().__init__(path)
 
+    @property
+    def decoded(self) -> bool:
+        """Whether all rows have been decoded and are kept, as those of a short trace are."""
+        return self._loaded.rows > 0
+
     def refresh(self) -> bool:
         """See `TraceReader`."""
         with self._one:

@@ -108,11 +108,6 @@ class TraceReader:
         return self._sealed.rows > SETTLED_ROWS
 
     @property
-    def decoded(self) -> bool:
-        """Whether all rows have been decoded and are kept, as those of a short trace are."""
-        return self._loaded.rows > 0
-
-    @property
     def folded(self) -> bool:
         """Whether the pool at an event is not to be had from the rows alone, or not from all of them: see `fold_at`."""
         return self.long or self._place.has(BASE)
@@ -134,10 +129,7 @@ class TraceReader:
 
     @property
     def rows_on_demand(self) -> EventArray:
-        """`events`; of a long trace an `EventsOnDemand` in their place, which decodes what is looked at.
-
-        Of a trace that grows it shows the rows of now, also after a `refresh`; not while one is under way.
-        """
+        """`events`; of a long trace an `EventsOnDemand` in their place, which decodes what is looked at."""
         if not self._undecoded:
             return self.events
         return cast("EventArray", on_demand(self.columns, self._sealed, self.rows))
