@@ -39,6 +39,7 @@ class Decoding:
         start = time.thread_time_ns()
         rows = self.manager.append_many(self.ids, tokens)
         self.manager.begin_step(rows)
+        self.manager.copies_done(self.manager.drain_copies())
         self.manager.end_step()
         spent = time.thread_time_ns() - start
         self.lengths = [n + 1 for n in self.lengths]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.free_list import IntArray
@@ -14,6 +15,18 @@ from kvscope.engine.steps import Scheduled, Write
 
 if TYPE_CHECKING:
     from kvscope.engine.lane import Lane
+
+
+class Places(NamedTuple):
+    """Where the last slot of each sequence lies."""
+
+    blocks: IntArray
+    gens: npt.NDArray[np.int32]
+    lblocks: IntArray
+
+    def copy(self) -> Places:
+        """The same, in arrays of its own."""
+        return Places(self.blocks.copy(), self.gens.copy(), self.lblocks.copy())
 
 
 @dataclass(slots=True, eq=False)
@@ -24,17 +37,17 @@ class Decodes(Sequence[Scheduled]):
     """
 
     lane: Lane
-    nth: int  # of the tokens that each row of the lane took
-    lo: IntArray  # the positions
-    lblocks: IntArray  # where they lie
-    blocks: IntArray
-    gens: npt.NDArray[Any]
+    ids: list[int]  # the sequences, in order
+    members: frozenset[int]
+    nth: int  # of the tokens that the lane took
+    ends: IntArray  # behind the positions
+    places: Places
 
     def __len__(self) -> int:
-        return len(self.lane.ids)
+        return len(self.ids)
 
     def __iter__(self) -> Iterator[Scheduled]:
-        return (Scheduled(seq_id, lo, lo + 1) for seq_id, lo in zip(self.lane.ids, self.lo.tolist(), strict=True))
+        return (Scheduled(seq_id, hi - 1, hi) for seq_id, hi in zip(self.ids, self.ends.tolist(), strict=True))
 
     @overload
     def __getitem__(self, index: int) -> Scheduled: ...
@@ -43,31 +56,23 @@ class Decodes(Sequence[Scheduled]):
     def __getitem__(self, index: int | slice) -> Scheduled | list[Scheduled]:
         if isinstance(index, slice):
             return list(self)[index]
-        lo = int(self.lo[index])
-        return Scheduled(self.lane.ids[index], lo, lo + 1)
-
-    @property
-    def seq_ids(self) -> list[int]:
-        """The sequences, in order."""
-        return self.lane.ids
+        hi = int(self.ends[index])
+        return Scheduled(self.ids[index], hi - 1, hi)
 
     def writes(self) -> list[Write]:
         """The writes that they are, one by one."""
-        columns = (self.lblocks.tolist(), self.blocks.tolist(), self.gens.tolist(), (self.lo + 1).tolist())
-        return list(zip(self.lane.ids, *columns, strict=True))
+        blocks, gens, lblocks = (column.tolist() for column in self.places)
+        return list(zip(self.ids, lblocks, blocks, gens, self.ends.tolist(), strict=True))
 
     @property
     def latest(self) -> bool:
-        """Whether the lane is whole and has taken no token since."""
-        return self.lane.intact and self.nth == self.lane.count
+        """Whether the lane has the same rows, all of them, and has taken no token since."""
+        lane = self.lane
+        return lane.intact and self.nth == lane.count and self.ids is lane.ids
 
     def stands_for(self, rows: Sequence[Scheduled]) -> bool:
         """Whether it is these rows."""
-        return (
-            [row.seq_id for row in rows] == self.lane.ids
-            and [row.lo for row in rows] == (lo := self.lo.tolist())
-            and [row.hi - 1 for row in rows] == lo
-        )
+        return [row.seq_id for row in rows] == self.ids and list(self) == list(rows)
 
 
 class StepRows(Sequence[Scheduled]):

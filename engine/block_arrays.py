@@ -23,6 +23,9 @@ ENTRY, STATE, FILL_MASK = 1 << 32, 1 << 16, (1 << 16) - 1
 _EMPTY = {"words": 0, "gen": 0, "leases": 0, "leased_slots": 0, "last_use_step": -1}
 
 
+_COUNTED = ("free", "private", "shared", "cached", "quarantined", "in_transit")
+
+
 class BlockState(IntEnum):
     """Where a block is in its life (DESIGN: the life of a block)."""
 
@@ -137,15 +140,15 @@ class BlockArrays:
 
     def counts(self) -> dict[str, int]:
         """The pool's own counters; they add up to `num_blocks`."""
+        return dict(zip(_COUNTED, self.tally(), strict=True))
+
+    def tally(self) -> tuple[int, int, int, int, int, int]:
+        """The values of `counts`."""
         in_transit = int(np.count_nonzero(self.state == BlockState.IN_TRANSIT)) if self.open_leases else 0
-        return {
-            "free": self.num_free,
-            "private": self.num_held - self.num_shared,
-            "shared": self.num_shared,
-            "cached": self.num_cached,
-            "quarantined": self.num_quarantined,
-            "in_transit": in_transit,
-        }
+        return (
+            self._free.count, self.num_held - self.num_shared, self.num_shared, len(self._cached) + len(self._fenced),
+            len(self._quarantined), in_transit,
+        )  # fmt: skip
 
     def name(self, block: int) -> str:
         """`b37#12`: block 37 in its twelfth life."""

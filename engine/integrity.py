@@ -21,14 +21,16 @@ def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, 
     """The values of a WITNESS row (schema.DETAIL_FIELDS): the pool's own counters, and a digest of all tables."""
     entries = digest = 0
     others: Iterable[SequenceTable] = tables.values()
-    lane = next((row.lane for row in tables.values()), None)
-    if lane is not None and lane.intact:
-        entries, digest = lane.digest()
-        others = () if len(lane.ids) == len(tables) else [row for row in tables.values() if row.lane is not lane]
+    for row in others:
+        lane = row.lane
+        if lane is not None and lane.intact:
+            entries, digest = lane.record.entries, lane.record.digest
+            others = () if len(lane.ids) == len(tables) else [row for row in others if row.lane is not lane]
+        break
     for row in others:
         entries += len(row.blocks) - row.first
         digest += row.digest if row.digested == len(row.blocks) else row.table_digest()
-    return (*pool.counts().values(), entries, to_signed(digest))
+    return (*pool.tally(), entries, to_signed(digest))
 
 
 def check_integrity(pool: BlockPool, tables: Mapping[int, SequenceTable], leases: LeaseBook | None = None) -> None:

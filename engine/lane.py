@@ -1,104 +1,173 @@
 """Sequences that decode side by side: one more token each per step, kept as arrays instead of row by row.
 
-All rows of a lane advance together, so what a step changes is a few vectors: `slots` goes up by one, and every
-`block_size`-th time, at the turn of its own, a row gets a fresh block. A row (`SequenceTable`) in a lane is behind:
+All rows of a lane advance together, so what a step changes is a few vectors: every word of the pool goes up by one
+slot, and every `block_size`-th time, at the turn of its own, a row gets a fresh block. A row (`SequenceTable`) in a
+lane is behind:
 
-    known to the row at once      blocks, gens (and so its digest), hashes, published
-    known to the lane first       tokens since `since[at]`, issued, computed       until `catch_up` or `leave`
+    known to the row at once      blocks, gens (and so its digest, but for its cache), hashes, published
+    known to the lane first       tokens, issued, computed       until `catch_up` or `leave`
 
-Whoever changes a row lets it leave its lane first (`SequenceTable.step_out`); then the lane is not `intact` any more,
-and the next batch makes a new one. Whoever only reads tokens, issued or computed lets it catch up.
+Whoever changes a row lets it leave its lane first (`SequenceTable.step_out`); then the lane is not `intact` until its
+next batch, which may be without that row, or with others (`have`). Whoever only reads tokens, issued or computed lets
+the row catch up.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
 
-from kvscope.engine.batch import Decodes
+from kvscope.engine.batch import Decodes, Places
 from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE, BlockState
 from kvscope.engine.free_list import IntArray
+from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.pool import BlockPool
+from kvscope.engine.prefix_cache import PrefixCache
+from kvscope.engine.prefix_store import HASH
 from kvscope.engine.tables import SequenceTable
-from kvscope.traces.schema import Kind, Reason, digest_words
-from kvscope.traces.sheet import Sheet
+from kvscope.engine.token_columns import TokenColumns
 
 LEAST = 7  # sequences from here on are cheaper as arrays
-_KEPT = 64  # steps after which every row catches up, so that no more tokens than that are kept here
 _NEXT_SLOT = 1 | 1 << 32  # the range (slot, slot + 1), one further
 _WRITING = ENTRY | int(BlockState.WRITING) * STATE
 _COMMITTED = ENTRY | int(BlockState.COMMITTED) * STATE
 _PUBLISHED = ENTRY | int(BlockState.PUBLISHED) * STATE
+_LANDED = _COMMITTED - _WRITING
+_ONE, _ONE_SLOT = np.array(1), np.array(_NEXT_SLOT)  # numpy is faster with these than with numbers
+_BEFORE = np.array(-1)  # the range before that of slot 0
+_LANDING, _FRESH = np.array(_LANDED), np.array(_WRITING)
+_add = np.add
+_HALVES = struct.Struct("<2q")  # of a hash
+_STATE = 14  # rows of `Lane._all`
 
 
 class Lane:
     """The arrays have one element per row, in the order of the batch.
 
-    blocks, gens, lblocks: the block of the last slot that was issued, its life, and its place in the table.
-    slots: that slot. issued, computed: positions, as in `SequenceTable`.
+    places: of the last slots that were issued. issued, computed: positions, as in `SequenceTable`. An array that a step
+    may still read is never written to, but replaced. `_before`: the blocks in front of the last ones, and `_parents`
+    their hashes, but for the `_ragged` rows, whose next block is published by itself.
     """
 
-    def __init__(self, rows: list[SequenceTable], pool: BlockPool) -> None:
-        self.rows: list[SequenceTable | None] = list(rows)
-        self.ids = [row.seq_id for row in rows]
-        self.members = frozenset(self.ids)
+    def __init__(self, pool: BlockPool, prefixes: PrefixCache) -> None:
+        self.rows: dict[int, SequenceTable] = {}  # those that are in it, by id
+        self.ids: list[int] = []
+        self.members: frozenset[int] = frozenset()
         self.intact = True
-        self.count = 0  # tokens that each row took here
-        self._size = size = pool.block_size
-        self._pool = pool
-        self._since = [0] * len(rows)
-        self._tokens: list[Sequence[int]] = []  # of the last steps
-        self.seq_ids = np.array(self.ids)
-        self.issued = np.array([row.issued for row in rows])
-        self.computed = np.array([row.computed for row in rows])
-        self.blocks = np.array([row.blocks[-1] for row in rows])
-        self.gens = np.array([row.gens[-1] for row in rows])
-        self.lblocks = (self.issued - 1) // size
-        self.slots = self.issued - 1 - self.lblocks * size
-        self._fills = np.maximum(pool.words[self.blocks] & FILL_MASK, self.slots + 1)
-        phases = self.issued % size
-        order = np.argsort(phases, kind="stable")
-        self._turns = np.split(order, np.searchsorted(phases[order], np.arange(1, size)))  # rows by phase
-        self._front = np.array([row.first for row in rows]) * size
-        if pool.sink is not None:
-            self._prepare(rows)
-        for at, row in enumerate(rows):
-            row.step_out()
-            row.lane, row.at = self, at
+        self.count = 0  # tokens that it took
+        self._at: dict[int, int] = {}  # where each is
+        self._pool, self._prefixes = pool, prefixes
+        self._size = pool.block_size
+        self._tokens = TokenColumns(pool.block_size)
+        self._all: IntArray = np.empty((_STATE, 0), dtype=np.int64)
+        self._load(self._all)
 
-    def _prepare(self, rows: list[SequenceTable]) -> None:
-        """The rows of the trace that each step writes again."""
-        self._writes = writes = Sheet.of(Kind.WRITE, Reason.DECODE, len(rows))
-        writes.block[:], writes.gen[:], writes.seq_id[:] = self.blocks, self.gens, self.seq_ids
-        writes.lblock[:] = self.lblocks
-        writes.ref_before[:] = writes.ref_after[:] = 1
-        self._commits = Sheet.of(Kind.COMMIT, Reason.NONE, len(rows))
-        self._ranges = self.slots * _NEXT_SLOT + (1 << 32)
-        self._scheds = scheds = Sheet.of(Kind.SCHED, Reason.NONE, len(rows))
-        scheds.seq_id[:], scheds.fill[:] = self.seq_ids, 1
-        self._tables = np.array([(row.table_digest(), len(row.blocks)) for row in rows], dtype=np.int64)
-        self._entries = sum(len(row.blocks) - row.first for row in rows)
-        self._digest = int(self._tables[:, 0].sum())
+    # -- who is in it ---------------------------------------------------------------------------------------------
 
     @staticmethod
     def admits(rows: list[SequenceTable], pool: BlockPool, *, share: bool) -> bool:
-        """Whether these rows can go on as a lane: each behind its last slot, in blocks that no one else holds."""
+        """Whether these rows can go on in a lane: each behind its last slot, in blocks that no one else holds."""
         size = pool.block_size
         for row in rows:
-            row.catch_up()
-            issued = row.issued
-            if issued != len(row.tokens) or len(row.blocks) != -(-issued // size) or len(row.blocks) <= row.first:
+            if row.lane is not None:
+                row.catch_up()
+            issued, blocks = row.issued, len(row.blocks)
+            if issued != len(row.tokens) or blocks != -(-issued // size) or blocks <= row.first:
                 return False
             if share and row.published < row.computed // size:
                 return False
         issued_all = np.array([row.issued for row in rows])
         held = issued_all % size > 0
-        blocks = np.array([row.blocks[-1] for row in rows])[held]
-        words, fill = pool.words[blocks], issued_all[held] % size
+        last = np.array([row.blocks[-1] for row in rows])[held]
+        words, fill = pool.words[last], issued_all[held] % size
         state = words & ~FILL_MASK
         alone = ((state == _WRITING) | (state == _COMMITTED)) & (words & FILL_MASK >= fill)
-        return bool(alone.all()) and not (pool.open_leases and pool.leases[blocks].any())
+        return bool(alone.all()) and not (pool.open_leases and pool.leases[last].any())
+
+    def have(self, ids: list[int], joining: list[SequenceTable]) -> None:
+        """These sequences are in it from now on, in this order; `joining` are those that were not, and may (`admits`).
+
+        It costs what changes: rows that stay are moved as arrays, those that leave catch up.
+        """
+        for seq_id in self._at.keys() - set(ids):
+            self.leave(self.rows[seq_id])
+        for row in joining:
+            row.step_out()
+        before = self._all.shape[1]
+        state = np.array([self._facts(row) for row in joining], dtype=np.int64).reshape(-1, _STATE).T
+        order: IntArray | None = None
+        if before:
+            where = self._at | {row.seq_id: before + i for i, row in enumerate(joining)}
+            order = np.array(list(map(where.__getitem__, ids)))
+            self._store()
+            state = np.concatenate((self._all, state), axis=1)[:, order]
+        self._tokens.have([row.tokens for row in joining], order)
+        self.ids, self.members, self.intact = ids, frozenset(ids), True
+        self._at = dict(zip(ids, range(len(ids)), strict=True))
+        for row in joining:
+            row.lane = self
+            self.rows[row.seq_id] = row
+        self._load(np.ascontiguousarray(state))
+        self._arrange()
+
+    def _facts(self, row: SequenceTable) -> tuple[int, ...]:
+        """What the columns of `_load` are for a row."""
+        issued, blocks, recorded = row.issued, row.blocks, self._pool.sink is not None
+        last, filled = (issued - 1) // self._size, issued // self._size
+        identity, parent, before = 0, (0, 0), -1
+        if self._prefixes.share:
+            identity = self._prefixes.identity_word(row) if recorded else 0
+            if filled > row.first and len(row.hashes) == row.published == filled:
+                parent, before = _HALVES.unpack(row.hashes[-1]), blocks[filled - 1]
+        return (
+            blocks[-1], row.gens[-1], last, issued, row.computed, row.first * self._size,
+            row.table_digest() if recorded else 0, len(blocks), row.seq_id, self.count, identity, before, *parent,
+        )  # fmt: skip
+
+    def _load(self, state: IntArray) -> None:
+        """Take the arrays out of `state`, as `_facts` has put them in."""
+        self._all = state
+        self.places = Places(state[0].copy(), state[1].astype(np.int32), state[2].copy())
+        self.issued, self.computed, self._front = state[3], state[4], state[5]
+        self._tables = state[6:8].T.copy()
+        self.seq_ids, self._identities = state[8], state[10]
+        self._since = state[9]  # how many tokens the lane had taken when the row last caught up
+        self._before = state[11]
+        self._parents = state[12:14].T.copy().reshape(-1).view(HASH)
+        self._ragged = set(np.flatnonzero(self._before < 0).tolist()) if self._prefixes.share else set()
+        count = state.shape[1]
+        self._expected = np.full(count, -1, dtype=np.int64)  # the words that the last commit has left
+        self._found, self._lives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
+
+    def _store(self) -> None:
+        """Put the arrays back of which `_load` has made others."""
+        state = self._all
+        state[0], state[1], state[2] = self.places
+        state[3], state[4] = self.issued, self.computed
+        if self._pool.sink is not None:
+            state[6:8] = self._tables.T
+        state[12:14] = self._parents.view("<i8").reshape(-1, 2).T
+
+    def _arrange(self) -> None:
+        """What follows from the arrays."""
+        pool, size = self._pool, self._size
+        slots = (self.issued - 1) % size
+        self._ranges = slots * _NEXT_SLOT + (1 << 32)
+        self._words = np.maximum(pool.words[self.places.blocks] & FILL_MASK, slots + 1) | _WRITING
+        self._fills = self._words.view("<i2")[::4]
+        # Slots behind a rollback are filled already: such a row fills none until its next block.
+        self._uneven = self.count + size if bool((self._words & FILL_MASK > slots + 1).any()) else self.count
+        phases = (self.issued - self.count) % size
+        order = np.argsort(phases, kind="stable")
+        self._turns = np.split(order, np.searchsorted(phases[order], np.arange(1, size)))
+        self._turning: dict[int, list[SequenceTable]] = {}
+        if pool.sink is not None:
+            most = max(map(len, self._turns))
+            self.record = LaneRows(
+                pool.sink, self.seq_ids, self.places, self._front, self._tables, most, size, self._identities
+            )  # fmt: skip
 
     # -- one step -------------------------------------------------------------------------------------------------
 
@@ -109,115 +178,147 @@ class Lane:
 
     def writable(self) -> bool:
         """Whether the last block of every row is still its own, so that a slot behind it may be written in place."""
-        pool = self._pool
-        words = pool.words[self.blocks]
-        words[self.full] = 0
-        if int(np.maximum.reduce(words)) >= _PUBLISHED:
-            return False
-        return not pool.open_leases or not pool.leases[self.blocks].any()
+        pool, words, blocks = self._pool, self._found, self.places.blocks
+        pool.words.take(blocks, None, words, "clip")
+        if words.tobytes() != self._expected.tobytes():
+            words[self.full] = 0
+            if int(np.maximum.reduce(words)) >= _PUBLISHED:
+                return False
+        return not pool.open_leases or not pool.leases[blocks].any()
 
     def append(self, tokens: Sequence[int]) -> Decodes:
         """One more token for each row; there are blocks for those that need one, and the others are `writable`."""
-        pool, full = self._pool, self.full
+        pool, words, ranges = self._pool, self._words, self._ranges
+        if self._tokens.full:
+            self._all_catch_up()
+        self._tokens.add(tokens)
+        full = self.full
         if len(full):
             self._take(full)
-        self.slots += 1
-        self.issued += 1
         self.count += 1
-        np.maximum(self._fills, self.slots + 1, out=self._fills)
-        pool.words[self.blocks] = self._fills | _WRITING
-        self._tokens.append(list(tokens))
+        self.issued = self.issued + _ONE
+        _add(ranges, _ONE_SLOT, ranges)
+        if self.count > self._uneven:
+            _add(words, _ONE, words)
+        else:
+            np.maximum(words, ranges >> 32 | _WRITING, out=words)
+        pool.words[self.places.blocks] = words
         if pool.sink is not None:
-            writes = self._writes
-            self._ranges += _NEXT_SLOT
-            writes.aux[:] = self._ranges
-            writes.fill[:] = self._fills
-            pool.sink.emit_sheet(writes)
-        if len(self._tokens) > _KEPT:
-            self._all_catch_up()
-        return Decodes(self, self.count, self.issued - 1, self.lblocks, self.blocks, self.gens)
+            self.record.append(self._fills, ranges)
+        return Decodes(self, self.ids, self.members, self.count, self.issued, self.places)
 
     def _take(self, full: IntArray) -> None:
-        """A fresh block for these rows. Steps still to end know the arrays as they were: so they are made anew."""
+        """A fresh block for these rows. A step still to end knows the places as they were: then they are made anew."""
         pool = self._pool
-        lblocks = self.lblocks[full] + 1
-        blocks = pool.take(len(full), seq_id=self.seq_ids[full], lblock=lblocks, reason=Reason.DECODE)
-        gens = pool.gen[blocks]
-        self.blocks, self.gens, self.lblocks = self.blocks.copy(), self.gens.copy(), self.lblocks.copy()
-        self.blocks[full], self.gens[full], self.lblocks[full] = blocks, gens, lblocks
-        self.slots[full], self._fills[full] = -1, 0
-        for at, block, gen in zip(full.tolist(), blocks.tolist(), gens.tolist(), strict=True):
-            row = self.rows[at]
-            assert row is not None
+        blocks, gens = pool.hand_out(len(full))
+        if self.computed is not self.issued:
+            self.places = self.places.copy()
+        places = self.places
+        lblocks = places.lblocks[full]
+        _add(lblocks, _ONE, lblocks)
+        self._before[full] = places.blocks[full]
+        places.blocks[full], places.gens[full], places.lblocks[full] = blocks, gens, lblocks
+        self._words[full], self._ranges[full] = _FRESH, _BEFORE
+        for row, block, gen in zip(self._turned(full), blocks.tolist(), gens.tolist(), strict=True):
             row.blocks.append(block)
             row.gens.append(gen)
         if pool.sink is not None:
-            writes = self._writes
-            writes.block[full], writes.gen[full], writes.lblock[full] = blocks, gens, lblocks
-            self._ranges[full] = -1
-            words = digest_words(blocks.view(np.uint64), gens.astype(np.uint64), lblocks.view(np.uint64))
-            self._tables[full, 0] += words.view(np.int64)
-            self._tables[full, 1] += 1
-            self._entries += len(full)
-            self._digest += int(np.add.reduce(words))
+            self.record.turn(full, blocks, gens, lblocks)
 
-    def schedule(self, decodes: Decodes) -> None:
-        """Record that a step computes these tokens, each with the digest of the table row that it reads through."""
-        sink, scheds = self._pool.sink, self._scheds
-        assert sink is not None
-        scheds.lblock[:] = decodes.lo
-        scheds.aux[:] = self._front | decodes.lo + 1 << 32
-        sink.emit_sheet(scheds, self._tables)
+    def _turned(self, full: IntArray) -> list[SequenceTable]:
+        """The rows at these places, which are those of one turn."""
+        turn = self.count % self._size
+        rows = self._turning.get(turn)
+        if rows is None:
+            rows = self._turning[turn] = [self.rows[self.ids[at]] for at in full.tolist()]
+        return rows
 
     def commit(self, decodes: Decodes) -> bool:
         """The step that computed these tokens has ended: their bytes exist. False, and nothing done, unless all of
         them are where they were written, and nothing has happened to their blocks since.
         """
-        pool, blocks = self._pool, self.blocks
-        if not self.intact or decodes.nth != self.count:
+        pool, places, words = self._pool, self.places, self._found
+        blocks = places.blocks
+        if not decodes.latest:
             return False
-        if (pool.words[blocks] != self._fills | _WRITING).any() or (pool.gen[blocks] != self.gens).any():
+        pool.words.take(blocks, None, words, "clip")
+        pool.gen.take(blocks, None, self._lives, "clip")
+        if words.tobytes() != self._words.tobytes() or self._lives.tobytes() != places.gens.tobytes():
             return False
         if pool.open_leases and pool.leases[blocks].any():
             return False
-        pool.words[blocks] = self._fills | _COMMITTED
-        if pool.sink is not None:
-            self._commits.become(self._writes)
-            pool.sink.emit_sheet(self._commits)
-        self.computed[:] = self.issued
+        _add(words, _LANDING, words)
+        pool.words[blocks] = words
+        self._expected, self._found = words, self._expected
+        self.computed = self.issued
         return True
 
-    def finished(self) -> list[SequenceTable]:
-        """Rows whose last block is full, and computed, just now; they have caught up."""
-        rows = [row for at in self.full.tolist() if (row := self.rows[at]) is not None]
+    def record_commit(self) -> None:
+        """Record what `commit` has done, if `publish` is not called with it next."""
+        if self._pool.sink is not None:
+            self.record.commit(self._fills)
+
+    def publish(self, *, committed: bool = False) -> None:
+        """Enter those blocks in the prefix index that are full, and computed, just now.
+
+        Args:
+            committed: `record_commit` was called; else it is recorded now.
+        """
+        full = self.full
+        turned = self._prefixes.share and len(full) > 0
+        content = self._tokens.last(full) if turned and self._ragged.isdisjoint(full.tolist()) else None
+        if content is not None:
+            blocks, parents = self.places.blocks[full], self._parents[full]
+            entered = self._prefixes.publish_alike(self._before[full], blocks, parents, content)
+            if entered is not None:
+                self._expected[full] = self._pool.words[blocks]
+                self._parents[full] = entered.digests
+                for row, digest in zip(self._turned(full), entered.hashes, strict=True):
+                    row.hashes.append(digest)
+                    row.published += 1
+                if self._pool.sink is not None:
+                    self.record.publish(full, parents, entered, None if committed else self._fills)
+                return
+        if not committed:
+            self.record_commit()
+        if turned:
+            self._publish_singly(full)
+
+    def _publish_singly(self, full: IntArray) -> None:
+        rows = self._turned(full)
         for row in rows:
             self.catch_up(row)
-        return rows
-
-    def digest(self) -> tuple[int, int]:
-        """Blocks in the tables of all rows, and the sum of their digests, modulo 2**64."""
-        return self._entries, self._digest
+        self._prefixes.publish(*rows)
+        self._ragged.difference_update(full.tolist())
+        for at, row in zip(full.tolist(), rows, strict=True):
+            self._parents[at] = row.hashes[-1]
 
     # -- the rows -------------------------------------------------------------------------------------------------
 
     def catch_up(self, row: SequenceTable) -> None:
         """Tell a row what happened to it."""
-        at = row.at
-        new = self.count - self._since[at]
+        at = self._at[row.seq_id]
+        new = self.count - int(self._since[at])
         if new:
-            row.tokens += [tokens[at] for tokens in self._tokens[-new:]]
+            row.tokens += self._tokens.of(at, new)
             row.issued += new
             self._since[at] = self.count
         row.computed = int(self.computed[at])
 
     def leave(self, row: SequenceTable) -> None:
-        """The row goes on by itself; the others wait for the next lane."""
+        """The row goes on by itself; the others wait for the next batch."""
         self.catch_up(row)
         self.intact = False
-        self.rows[row.at] = row.lane = None
+        del self.rows[row.seq_id], self._at[row.seq_id]
+        row.lane = None
 
     def _all_catch_up(self) -> None:
-        for row in self.rows:
-            if row is not None:
-                self.catch_up(row)
-        self._tokens.clear()
+        """Every row at once, so that no more tokens are kept here than there is room for."""
+        for at, (seq_id, tokens) in enumerate(zip(self.ids, self._tokens.each(), strict=True)):
+            new = self.count - int(self._since[at])
+            if new:
+                row = self.rows[seq_id]
+                row.tokens += tokens[-new:]
+                row.issued += new
+        self._since[:] = self.count
+        self._tokens.rewind()

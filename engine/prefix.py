@@ -21,19 +21,21 @@ import secrets
 import struct
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from kvscope.engine.prefix_store import BEHIND, DIGEST_BYTES, NARROW, ROOT, Entry, PrefixStore
 from kvscope.errors import UsageError
 
 Extras = tuple[Hashable, ...]
 
-_DIGEST_BYTES = 16
 _KEY_BYTES = 7  # of a hash, in the dictionary: a number of 56 bits takes no more memory than a small one
-_ROOT = b"/"
-_NOWHERE, _FIRST, _BEHIND = 0, 1, 2  # not in the index; the first block of a prefix; behind another one
-_NARROW = ord("i")
+_TOKENS = b"tokens"
+_NARROW_LETTER = bytes([NARROW])
+# Arrays: numpy is faster with them than with numbers.
+_KEY_MASK = np.array((1 << 8 * _KEY_BYTES) - 1, dtype=np.uint64)
+_PLACE, _LETTER = np.array(BEHIND, dtype=np.uint8), np.array(NARROW, dtype=np.uint8)
 
 
 def identity(
@@ -95,19 +97,6 @@ class BlockTokens(list[int]):
             return self._packed
 
 
-class Entry(NamedTuple):
-    """What the index knows of one published block."""
-
-    digest: bytes
-    parent: bytes
-    packed: bytes  # its tokens
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens of the block."""
-        return tuple(_unpacked(self.packed))
-
-
 def packed(tokens: Sequence[int]) -> bytes:
     """Tokens as bytes, equal for equal tokens: 4 bytes each, 8 if one of them needs it, behind a letter for which."""
     return tokens.packed if isinstance(tokens, BlockTokens) else _pack(tokens)
@@ -120,47 +109,31 @@ def _pack(tokens: Sequence[int]) -> bytes:
         return b"q" + array("q", tokens).tobytes()
 
 
-def _unpacked(packed: bytes) -> array[int]:
-    tokens = array(packed[:1].decode())
-    tokens.frombytes(packed[1:])
-    return tokens
-
-
-class PrefixIndex:
+class PrefixIndex(PrefixStore):
     """Finds published blocks by the tokens and identity in front of them; not thread-safe, its owner locks."""
 
     def __init__(self, block_size: int, *, key: bytes | None = None) -> None:
-        self.block_size = block_size
+        super().__init__(block_size)
+        # Whether hashes are ours: a planted fault that makes others sees every block.
+        self.plain = type(self).child is PrefixIndex.child and type(self).publish is PrefixIndex.publish
         self._key = secrets.token_bytes(32) if key is None else key
-        self._keyed = hashlib.blake2b(key=self._key, digest_size=_DIGEST_BYTES)
+        self._keyed = hashlib.blake2b(key=self._key, digest_size=DIGEST_BYTES)
         # By the leading bytes of their hashes, as numbers (half as large as bytes objects). Should two hashes begin
         # alike, the second block is not entered.
         self._block_of: dict[int, int] = {}
-        # By block, so many bytes each, from the highest block on that was ever published: whether it is in the index,
-        # its hash, the hash in front of it, its tokens. (As objects they take four times the memory.)
-        self._place = bytearray()
-        self._digests = bytearray()
-        self._parents = bytearray()
-        self._tokens = bytearray()
-        self._width = 1 + 4 * block_size  # of packed tokens
-        self._expected = 0
         self._behind: dict[bytes, set[int]] | None = None  # hash -> the blocks published behind it, once tracked
-
-    def expect(self, num_blocks: int) -> None:
-        """Blocks 0..num_blocks - 1 are all that will be published."""
-        self._expected = num_blocks
 
     def __len__(self) -> int:
         return len(self._block_of)
 
     def root(self, extras: Extras) -> bytes:
         """The hash that stands in front of the first block: the identity of the request."""
-        return _ROOT + self._digest(b"root", identity_bytes(extras))
+        return ROOT + self._digest(b"root", identity_bytes(extras))
 
     @staticmethod
     def is_root(digest: bytes) -> bool:
         """Whether this hash stands in front of a first block: it is a byte longer than a block's."""
-        return len(digest) > _DIGEST_BYTES
+        return len(digest) > DIGEST_BYTES
 
     def child(self, parent: bytes, tokens: Sequence[int]) -> bytes:
         """The hash of a block with these tokens behind the prefix that `parent` stands for."""
@@ -185,11 +158,6 @@ class PrefixIndex:
         block = self._block_of.get(int.from_bytes(digest[:_KEY_BYTES], "little"))
         return block if block is not None and self.serves(block, digest) else None
 
-    def serves(self, block: int, digest: bytes) -> bool:
-        """Whether this is the block published under this hash."""
-        at = block * _DIGEST_BYTES
-        return self.holds(block) and self._digests[at : at + _DIGEST_BYTES] == digest
-
     def same(self, block: int, parent: bytes, tokens: Sequence[int]) -> bool:
         """Whether the published block really holds these tokens behind this parent."""
         return self._tokens_of(block) == packed(tokens) and self._parent_of(block) == parent
@@ -199,66 +167,79 @@ class PrefixIndex:
         key = int.from_bytes(digest[:_KEY_BYTES], "little")
         if key in self._block_of:
             return False
-        if block >= len(self._place):
-            self._make_room(block + 1)
-        content = packed(tokens)
-        if len(content) > self._width:
-            self._widen(len(content))
+        self._put(block, digest, parent, packed(tokens))
         self._block_of[key] = block
-        at, first = block * _DIGEST_BYTES, self.is_root(parent)
-        self._digests[at : at + _DIGEST_BYTES] = digest
-        self._parents[at : at + _DIGEST_BYTES] = parent[1:] if first else parent
-        self._place[block] = _FIRST if first else _BEHIND
-        at = block * self._width
-        self._tokens[at : at + len(content)] = content
         if self._behind is not None:
             self._behind.setdefault(parent, set()).add(block)
+        return True
+
+    def children(self, parents: bytes, content: bytes, *, own: bool) -> tuple[list[bytes], list[bytes]]:
+        """The hashes of blocks with these tokens behind these blocks; and those of the tokens alone that `words` tells
+        of, if `own`.
+
+        Args:
+            parents: hashes, one behind the other. content: the tokens of as many blocks, 4 bytes each.
+        """
+        width = 4 * self.block_size
+        middle = (width + 1).to_bytes(4, "little") + _NARROW_LETTER
+        chained, alone = [], []
+        copy, begin = self._keyed.copy, 0
+        for at in range(0, len(content), width):
+            h = copy()
+            h.update(_OF_A_DIGEST + parents[begin : begin + DIGEST_BYTES] + middle + content[at : at + width])
+            chained.append(h.digest())
+            begin += DIGEST_BYTES
+        if own:
+            begun = copy()
+            begun.update(_OF_TOKENS + middle)
+            copy = begun.copy
+            for at in range(0, len(content), width):
+                h = copy()
+                h.update(content[at : at + width])
+                alone.append(h.digest())
+        return chained, alone
+
+    def publish_alike(
+        self, blocks: npt.NDArray[np.int64], digests: npt.NDArray[np.void], parents: npt.NDArray[np.void],
+        content: npt.NDArray[np.void],
+    ) -> bool:  # fmt: skip
+        """`publish` of each of these, behind other blocks; False, and nothing done, unless all of them can be entered.
+
+        Args:
+            digests, parents: 16 bytes each. content: the tokens of each block, 4 bytes each.
+        """
+        arrays = self._arrays()
+        if arrays.tokens.dtype != content.dtype or len(self._place) < self._expected:
+            return False
+        numbers = blocks.tolist()
+        keys = (digests.view("<u8")[::2] & _KEY_MASK).tolist()
+        found = list(map(self._block_of.setdefault, keys, numbers))
+        if found != numbers:  # some prefix is served already
+            for key, block, entered in zip(keys, numbers, found, strict=True):
+                if entered == block:
+                    del self._block_of[key]
+            return False
+        arrays.digests[blocks] = digests
+        arrays.parents[blocks] = parents
+        arrays.letters[blocks] = _LETTER
+        arrays.tokens[blocks] = content
+        arrays.place[blocks] = _PLACE
+        if self._behind is not None:
+            in_front = parents.tobytes()
+            for at, block in zip(range(0, len(in_front), DIGEST_BYTES), numbers, strict=True):
+                self._behind.setdefault(in_front[at : at + DIGEST_BYTES], set()).add(block)
         return True
 
     def remove(self, block: int) -> None:
         """Forget a block that is about to lose its content."""
         digest, parent, _ = self.entry(block)
-        self._place[block] = _NOWHERE
+        self._drop(block)
         del self._block_of[int.from_bytes(digest[:_KEY_BYTES], "little")]
         if self._behind is not None:
             siblings = self._behind[parent]
             siblings.discard(block)
             if not siblings:
                 del self._behind[parent]
-
-    def entry(self, block: int) -> Entry:
-        """What is known of a published block."""
-        if not self.holds(block):
-            raise KeyError(block)
-        at = block * _DIGEST_BYTES
-        return Entry(bytes(self._digests[at : at + _DIGEST_BYTES]), self._parent_of(block), self._tokens_of(block))
-
-    def _parent_of(self, block: int) -> bytes:
-        at = block * _DIGEST_BYTES
-        parent = bytes(self._parents[at : at + _DIGEST_BYTES])
-        return _ROOT + parent if self._place[block] == _FIRST else parent
-
-    def _tokens_of(self, block: int) -> bytes:
-        at = block * self._width
-        size = 1 + (4 if self._tokens[at] == _NARROW else 8) * self.block_size
-        return bytes(self._tokens[at : at + size])
-
-    def _make_room(self, blocks: int) -> None:
-        """Have room for so many blocks: all of them, once their number is known (`expect`)."""
-        blocks = max(blocks, self._expected, 0 if self._expected else 2 * len(self._place))
-        for name, size in (("_place", 1), ("_digests", _DIGEST_BYTES), ("_parents", _DIGEST_BYTES),
-                           ("_tokens", self._width)):  # fmt: skip
-            grown = bytearray(blocks * size)
-            old = getattr(self, name)
-            grown[: len(old)] = old
-            setattr(self, name, grown)
-
-    def _widen(self, width: int) -> None:
-        """Have `width` bytes for the packed tokens of each block."""
-        old, blocks = self._tokens, len(self._place)
-        wide = np.zeros((blocks, width), dtype=np.uint8)
-        wide[:, : self._width] = np.frombuffer(old, np.uint8).reshape(blocks, self._width)
-        self._tokens, self._width = bytearray(wide.tobytes()), width
 
     @property
     def tracked(self) -> bool:
@@ -286,10 +267,6 @@ class PrefixIndex:
             pending += self.behind(found)
         return order[::-1]
 
-    def holds(self, block: int) -> bool:
-        """Whether this block is published."""
-        return block < len(self._place) and self._place[block] != _NOWHERE
-
     def words(self, parent: bytes, tokens: Sequence[int], digest: bytes, identity: int) -> tuple[int, ...]:
         """What a PUBLISH or HIT row says of a block (schema.DETAIL_FIELDS): keyed digests, they reveal no text.
 
@@ -299,7 +276,7 @@ class PrefixIndex:
         Args:
             identity: from `identity_word`.
         """
-        own = self._digest(b"tokens", packed(tokens))
+        own = self._digest(_TOKENS, packed(tokens))
         return _word(parent), _word(own), _word(digest), identity
 
     def identity_word(self, extras: Extras) -> int:
@@ -324,6 +301,7 @@ def _length(part: bytes) -> bytes:
 
 
 _LENGTHS = [_length(bytes(count)) for count in range(256)]
+_OF_A_DIGEST, _OF_TOKENS = _LENGTHS[DIGEST_BYTES], _LENGTHS[len(_TOKENS)] + _TOKENS
 _WORD = struct.Struct("<q")
 
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from kvscope.engine.block_life import Published
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.engine.block_arrays import ENTRY, STATE
+from kvscope.engine.block_life import PUBLISHED, Published
+from kvscope.engine.free_list import IntArray
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import BlockTokens, Extras
+from kvscope.engine.prefix_store import HASH
 from kvscope.engine.tables import PrefixMatch, SequenceTable
 from kvscope.traces.schema import Kind, Reason
+
+
+class Entered(NamedTuple):
+    """Blocks that were published: their hashes, also as an array, and those of their tokens alone."""
+
+    hashes: list[bytes]
+    digests: npt.NDArray[np.void]
+    tokens: npt.NDArray[np.void]  # empty without a sink
 
 
 class PrefixCache:
@@ -21,6 +36,7 @@ class PrefixCache:
     def __init__(self, pool: BlockPool, *, share: bool) -> None:
         self._pool = pool
         self.share = share
+        self._published = np.array(ENTRY | PUBLISHED * STATE | pool.block_size)  # the word of a block with one holder
         self._computing: dict[bytes, int] = {}  # hash of a prompt block -> the sequence that computes it
 
     def match(self, tokens: Sequence[int], extras: Extras) -> PrefixMatch:
@@ -110,3 +126,32 @@ class PrefixCache:
                 if computing and computing.get(digest) == row.seq_id:
                     del computing[digest]
         pool.record_published(entered)
+
+    def identity_word(self, row: SequenceTable) -> int:
+        """What rows of the trace say of the row's identity."""
+        return self._identity(row)[1]
+
+    def publish_alike(
+        self, before: IntArray, blocks: IntArray, parents: npt.NDArray[np.void], content: npt.NDArray[np.void]
+    ) -> Entered | None:
+        """`publish` of a block of each of several rows at once: the pool and the index know of it, the rows do not.
+
+        Args:
+            before: the blocks in front of them, of the same rows. blocks: full, committed and held by their row alone.
+            parents: the hashes of `before`, known to be published. content: the tokens, 4 bytes each.
+
+        Returns:
+            None if it has to be done row by row, and nothing was changed.
+        """
+        index, pool = self._pool.index, self._pool
+        prefix = parents.tobytes()
+        if not index.plain or not index.serve(before, prefix):
+            return None
+        hashes, own = index.children(prefix, content.tobytes(), own=pool.sink is not None)
+        if self._computing and not self._computing.keys().isdisjoint(hashes):
+            return None
+        digests = np.frombuffer(b"".join(hashes), HASH)
+        if not index.publish_alike(blocks, digests, parents, content):
+            return None
+        pool.words[blocks] = self._published
+        return Entered(hashes, digests, np.frombuffer(b"".join(own), HASH))

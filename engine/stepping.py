@@ -21,6 +21,7 @@ from kvscope.engine.tables import SequenceTable
 from kvscope.errors import UsageError
 from kvscope.traces.schema import Kind, Reason, pack_range
 
+_STEP_BEGIN, _STEP_END = int(Kind.STEP_BEGIN), int(Kind.STEP_END)
 _BULK = 7  # sequences from here on are cheaper as arrays
 _MAX_FILL = 2**15 - 1
 
@@ -70,7 +71,7 @@ class Stepping(TableCore):
                 rows = [self._look(seq_id) for seq_id in seq_ids]
                 if len(set(seq_ids)) < len(rows):
                     raise self._fault(-1, "append_many: a sequence is named twice; it can take one token at a time")
-                lane = self._lane_for(rows)
+                lane = self._lane_for(list(seq_ids), rows)
             if lane is None:
                 return self._append_singly(seq_ids, tokens, rows)
             needed, available = len(lane.full), self.pool.num_available
@@ -93,13 +94,15 @@ class Stepping(TableCore):
             number = self._steps.begin(others, decodes)
             members = frozenset(item.seq_id for item in others)
             if decodes is not None:
-                members = decodes.lane.members | members if members else decodes.lane.members
+                members = decodes.members | members if members else decodes.members
             self.pool.begin_use(number, members)
-            self._emit(Kind.STEP_BEGIN, aux=len(others) + (0 if decodes is None else len(decodes)))
             if self._sink is not None:
-                if decodes is not None:
-                    decodes.lane.schedule(decodes)
-                self._record_schedule(others, tables)
+                if decodes is None:
+                    self._sink.emit(_STEP_BEGIN, aux=len(others))
+                else:
+                    decodes.lane.record.schedule(decodes.ends, len(others) + len(decodes))
+                if others:
+                    self._record_schedule(others, tables)
             return number
 
     def end_step(self) -> None:
@@ -109,21 +112,20 @@ class Stepping(TableCore):
                 raise self._fault(-1, "end_step without an open step")
             step = self._steps.end()
             self._begin(ahead=step.number - self._steps.number)
-            finished: list[SequenceTable] = []
-            if step.decodes is not None:
-                lane = step.decodes.lane
-                if lane.commit(step.decodes):
-                    finished = lane.finished()
-                else:
-                    step = step.spelled_out()
+            lane = None if step.decodes is None else step.decodes.lane
+            if step.decodes is not None and lane is not None and not lane.commit(step.decodes):
+                lane, step = None, step.spelled_out()
+            if lane is not None and step.writes:
+                lane.record_commit()
             committed = self._commit(step.writes)
-            if finished:
-                self.prefixes.publish(*finished)
+            if lane is not None:
+                lane.publish(committed=bool(step.writes))
             for write, ok in zip(step.writes, committed, strict=True):
                 if ok:
                     self._land(write)
             self.pool.settle(step.number)
-            self._emit(Kind.STEP_END, aux=step.tokens())
+            if self._sink is not None:
+                self._sink.emit(_STEP_END, aux=step.tokens())
             self._witness()
 
     # -- inside the critical section ------------------------------------------------------------------------------
@@ -136,13 +138,22 @@ class Stepping(TableCore):
             return None
         return None if self._steps.await_any(lane.members) or not lane.writable() else lane
 
-    def _lane_for(self, rows: list[SequenceTable]) -> Lane | None:
-        """A new lane for these rows, if they can be one."""
+    def _lane_for(self, seq_ids: list[int], rows: list[SequenceTable]) -> Lane | None:
+        """A lane that has these rows from now on, if they can be one: that of most of them, or a new one."""
         if len(rows) < self._least_lane or not self._plain:
             return None
-        if self._steps.await_any(frozenset(row.seq_id for row in rows)):
+        if self._steps.await_any(frozenset(seq_ids)):
             return None
-        return Lane(rows, self.pool) if Lane.admits(rows, self.pool, share=self.prefixes.share) else None
+        lane = rows[0].lane or rows[-1].lane
+        joining = rows if lane is None else [row for row in rows if row.lane is not lane]
+        if lane is None or 2 * len(joining) > len(rows):
+            lane, joining = None, rows
+        if joining and not Lane.admits(joining, self.pool, share=self.prefixes.share):
+            return None
+        if lane is None:
+            lane = Lane(self.pool, self.prefixes)
+        lane.have(seq_ids, joining)
+        return lane if lane.writable() else None
 
     def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:
         """Blocks that one more token for each of these rows may take, and where it goes if all goes together."""

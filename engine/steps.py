@@ -26,7 +26,7 @@ class Scheduled:
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenStep:
     """A step that was begun and has not ended: its sequences and the writes it will land, those of a batch first."""
 
@@ -76,12 +76,12 @@ class StepLedger:
     def await_any(self, seq_ids: frozenset[int]) -> bool:
         """Whether a write of one of these sequences waits for a step."""
         return not seq_ids.isdisjoint(self.writes) or any(
-            not seq_ids.isdisjoint(decodes.lane.members) for decodes in self.decoding
+            not seq_ids.isdisjoint(decodes.members) for decodes in self.decoding
         )
 
     def wrote(self, write: Write) -> None:
         """A write was issued; the next step of its sequence lands it."""
-        if any(write[0] in decodes.lane.members for decodes in self.decoding):
+        if any(write[0] in decodes.members for decodes in self.decoding):
             self.spell_out()
         waiting = self.writes.get(write[0])
         if waiting is None:

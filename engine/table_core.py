@@ -25,7 +25,7 @@ from kvscope.traces.sink import EventSink
 
 _FILES = (
     "block_manager.py", "stepping.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py",
-    "block_life.py", "leases.py", "lane.py",
+    "block_life.py", "leases.py", "lane.py", "lane_rows.py", "prefix_cache.py",
 )  # fmt: skip
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 

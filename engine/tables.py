@@ -37,7 +37,6 @@ class SequenceTable:
     digest: int = 0  # of the leading `digested` entries, modulo 2**64
     digested: int = 0
     lane: Lane | None = None  # what it decodes in, which knows tokens, issued and computed before the row does
-    at: int = -1  # its place there
     identity: tuple[bytes, int] | None = None  # the index's root and word for `extras`, once they were asked for
 
     def catch_up(self) -> None:

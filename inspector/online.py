@@ -162,7 +162,8 @@ class OnlineSanitizer:
     def _note(self, seq: int, rows: npt.NDArray[np.int64], details: npt.NDArray[np.int64] | None) -> int:
         """Keep rows that were passed on as `seq` and following, to be looked at."""
         if details is not None:
-            self._details.update(enumerate(map(tuple, details.tolist()), seq))
+            last = seq + len(rows) - len(details)  # they are of the last rows
+            self._details.update(enumerate(map(tuple, details.tolist()), last))
         self._flush()
         self._pieces.append(rows)
         self._waiting += len(rows)

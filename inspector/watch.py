@@ -130,8 +130,9 @@ class WatchPoints:
         """Pass the rows of a sheet on."""
         seq = self._sink.emit_sheet(sheet, details)
         rows = sheet.rows
-        if self._watched and len(rows) and int(rows["kind"][0]) in _KINDS:
-            for i in np.flatnonzero(np.isin(rows["block"], list(self._watched))).tolist():
+        if self._watched and len(rows):
+            seen = np.isin(rows["block"], list(self._watched)) & np.isin(rows["kind"], list(_KINDS))
+            for i in np.flatnonzero(seen).tolist():
                 block, gen, seq_id, aux = (int(rows[name][i]) for name in ("block", "gen", "seq_id", "aux"))
                 self._hit(int(rows["kind"][i]), block, gen, seq_id, aux, seq + i if seq >= 0 else seq)
         return seq

@@ -37,6 +37,8 @@ DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
 # By number of values: writes them and then their mark, so that they end where the record ends.
 DETAIL_PACK = tuple(struct.Struct(f"<{count + 1}q").pack_into for count in range(DETAIL_VALUES + 1))
 
+_SIXTEENS = np.arange(16, (1 << 16) + 16, 16, dtype=np.int64)
+
 
 class Counters(NamedTuple):
     """What the header counts."""
@@ -92,7 +94,21 @@ class HotWriter:
         self.details_at = HEADER_BYTES + capacity * ROW_BYTES
         self.details = np.frombuffer(self.map, "<i8", capacity * (DETAIL_VALUES + 1), self.details_at)
         self.details = self.details.reshape(capacity, DETAIL_VALUES + 1)
+        self._last = [_last_values(self.details, count) for count in range(1, DETAIL_VALUES + 1)]
+        self._detail_marks = self.details[:, DETAIL_VALUES]
         HEADER.pack_into(self.map, 0, MAGIC, ROW_BYTES, DETAIL_BYTES, capacity)
+
+    def put_details(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
+        """Store the details [rows, values] of rows that lie side by side from `slot` on; `seq` is the first."""
+        rows, count = values.shape
+        end = slot + rows
+        if rows > len(_SIXTEENS) or not values.flags.c_contiguous:
+            self.details[slot:end, DETAIL_VALUES - count : DETAIL_VALUES] = values
+            self._detail_marks[slot:end] = np.arange(seq + 1, seq + rows + 1) * 16 + count
+            return
+        column = self._last[count - 1]
+        column[slot:end] = values.reshape(-1).view(column.dtype)
+        np.add(_SIXTEENS[:rows], np.array(seq * 16 + count), self._detail_marks[slot:end])
 
     def count(self, counters: Counters) -> None:
         """Publish the counters."""
@@ -118,6 +134,13 @@ class HotWriter:
                 self.path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = -1
+
+
+def _last_values(details: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.void]:
+    """The places of the last `count` values of each record, one element each."""
+    place = np.dtype({"names": ["at"], "formats": [f"V{8 * count}"], "offsets": [8 * (DETAIL_VALUES - count)],
+                      "itemsize": DETAIL_BYTES})  # fmt: skip
+    return details.reshape(-1).view(place)["at"]
 
 
 def _details_in(

@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.origins import Level
-from kvscope.traces.rows import ROW_BYTES, RowWriter, events_of
+from kvscope.traces.rows import ROW_BYTES, events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
+from kvscope.traces.sheet import SheetWriter
 from kvscope.traces.sink import Details, PoolFacts, Site
 
 _FIRST_ROWS = 512
 _MOST_ROWS = 1 << 15
 
 
-class MemoryRecorder(RowWriter):
+class MemoryRecorder(SheetWriter):
     """Holds everything in memory; nothing is ever dropped. For tests, fuzzing and short looks.
 
     Args:

@@ -34,9 +34,10 @@ from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
 from kvscope.traces.retention import Kept, Retention
-from kvscope.traces.rows import RowWriter, marks_from
+from kvscope.traces.rows import marks_from
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
+from kvscope.traces.sheet import SheetWriter
 from kvscope.traces.sink import PoolFacts, Site
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ _PATIENCE = 2000  # half a second
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
-class Recorder(RowWriter):
+class Recorder(SheetWriter):
     """Records into a new trace folder; a context manager.
 
     Args:
@@ -185,10 +186,7 @@ class Recorder(RowWriter):
 
     def _detail_rows(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
         # Their rows are not committed: no sealing can have taken them.
-        rows, count = values.shape
-        part = self._hot.details[slot : slot + rows]
-        part[:, DETAIL_VALUES - count : DETAIL_VALUES] = values
-        part[:, DETAIL_VALUES] = np.arange(seq + 1, seq + rows + 1) * 16 + count
+        self._hot.put_details(seq, slot, values)
 
     def fact(self, record: Mapping[str, Any]) -> None:
         """Append one JSON object to the facts of the run; what JSON cannot hold is logged and left out."""

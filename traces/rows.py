@@ -19,7 +19,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,6 @@ from kvscope.errors import UsageError
 from kvscope.traces.origins import Level, Origins
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sink import Ints
-
-if TYPE_CHECKING:
-    from kvscope.traces.sheet import Sheet
 
 # t_ns, (step site actor tier), aux, block gen seq_id lblock, ref_before ref_after fill, kind reason, mark
 ROW = struct.Struct("<q8sqiiiihhhBBq")
@@ -57,7 +54,6 @@ ROW_DTYPE = np.dtype(
 ROW_BYTES = ROW.size
 assert ROW_BYTES == ROW_DTYPE.itemsize == 56
 
-_PARTS = np.dtype({"names": ["origin"], "formats": ["V8"], "offsets": [8], "itemsize": ROW_BYTES})
 _I16 = 2**15 - 1
 _BULK = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux")
 _CLIPPED = ("aux", "block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "kind", "reason")
@@ -67,13 +63,14 @@ _INT16 = np.dtype(np.int16)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-_FIRST_MARKS = np.arange(1, (1 << 12) + 1, dtype=np.int64)
+FEW_MARKS = 1 << 12
+FIRST_MARKS = np.arange(1, FEW_MARKS + 1, dtype=np.int64)
 
 
 def marks_from(seq: int, rows: int) -> npt.NDArray[np.int64]:
     """The marks of `rows` rows from `seq` on."""
-    few = rows <= len(_FIRST_MARKS)
-    return _FIRST_MARKS[:rows] + seq if few else np.arange(seq + 1, seq + 1 + rows, dtype=np.int64)
+    few = rows <= FEW_MARKS
+    return FIRST_MARKS[:rows] + seq if few else np.arange(seq + 1, seq + 1 + rows, dtype=np.int64)
 
 
 def events_of(rows: npt.NDArray[np.void]) -> EventArray:
@@ -124,7 +121,7 @@ class RowWriter(Origins):
         self._bulk: list[npt.NDArray[Any]] = []
         self._mark: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._times: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._origins: npt.NDArray[np.void] = np.empty(0, "V8")
+        self._origins: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._pack = ROW.pack_into
         self._guarded = not gil_enabled()
         if self._guarded:
@@ -146,7 +143,7 @@ class RowWriter(Origins):
         self._rows = np.frombuffer(self._buffer, ROW_DTYPE)
         self._bulk = [self._rows[name] for name in _BULK]
         self._mark = self._rows["mark"]
-        self._times, self._origins = self._rows["t_ns"], self._rows.view(_PARTS)["origin"]
+        self._times, self._origins = self._rows["t_ns"], self._rows.getfield("<i8", 8)
         self._raw = np.frombuffer(self._buffer, f"V{ROW_BYTES}")
         self._mask = capacity - 1
 
@@ -282,34 +279,6 @@ class RowWriter(Origins):
                 marks[part] = marks_from(seq, rows)
             done += rows
         return first
-
-    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
-        """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
-
-        `details` as in `emit_many`.
-        """
-        rows = sheet.raw
-        count = len(rows)
-        seq = self._next  # until it is claimed nothing may call
-        slot = seq & self._mask
-        after = seq + count
-        end = slot + count
-        if after <= self._limit and end <= self._mask + 1:
-            self._next = after
-            raw, times, origins, marks = self._raw, self._times, self._origins, self._mark
-            try:
-                raw[slot:end] = rows
-                times[slot:end] = self._t
-                origins[slot:end] = self._origin
-                if details is not None:
-                    self._detail_rows(seq, slot, details)
-            finally:
-                marks[slot:end] = marks_from(seq, count)
-            return seq
-        columns = [(i, sheet.rows[name]) for i, name in enumerate(_BULK)]
-        kind, reason = int(sheet.rows["kind"][0]), int(sheet.rows["reason"][0])
-        template = _TEMPLATE(self._t, self._origin, 0, -1, -1, -1, -1, -1, -1, -1, kind, reason, 0)
-        return self._emit_rows(template, columns, count, details)
 
     def _pack_clipped(self, seq: int, *values: Any) -> None:
         """Write the claimed row although a value does not fit: each is put at the end of its column's range."""

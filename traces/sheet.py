@@ -2,52 +2,115 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
+from kvscope.traces.rows import FEW_MARKS, FIRST_MARKS, ROW_BYTES, ROW_DTYPE, RowWriter, marks_from
+
+_ORIGIN = struct.Struct("<q")  # of a row, as one number
+_add = np.add
+_RAW = np.dtype(f"V{ROW_BYTES}")
+_BLANK = np.zeros(1, ROW_DTYPE)
+for _name in ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill"):
+    _BLANK[_name] = -1
 
 
 class Sheet:
-    """Rows of one kind as they will lie in the buffer; a sink copies them whole and adds moment, origin and mark.
+    """Rows as they will lie in the buffer; a sink copies them whole and adds moment, origin and mark.
 
-    The columns are views: what is stored in them is in the next copy. Values must fit their columns.
+    What is stored in a column of `rows` is in the next copy. Values must fit their columns.
     """
 
-    __slots__ = (
-        "aux", "block", "fill", "gen", "kind", "lblock", "raw", "reason", "ref_after", "ref_before", "rows", "seq_id",
-    )  # fmt: skip
+    __slots__ = ("raw", "rows")
 
     def __init__(self, rows: npt.NDArray[np.void]) -> None:
         self.rows = rows
-        self.raw = rows.view(f"V{ROW_BYTES}")
-        self.block: npt.NDArray[Any] = rows["block"]
-        self.gen: npt.NDArray[Any] = rows["gen"]
-        self.seq_id: npt.NDArray[Any] = rows["seq_id"]
-        self.lblock: npt.NDArray[Any] = rows["lblock"]
-        self.ref_before: npt.NDArray[Any] = rows["ref_before"]
-        self.ref_after: npt.NDArray[Any] = rows["ref_after"]
-        self.fill: npt.NDArray[Any] = rows["fill"]
-        self.aux: npt.NDArray[Any] = rows["aux"]
-        self.kind: npt.NDArray[Any] = rows["kind"]
-        self.reason: npt.NDArray[Any] = rows["reason"]
+        self.raw: npt.NDArray[np.void] = rows.view(_RAW)
 
     @classmethod
     def of(cls, kind: int, reason: int, count: int) -> Sheet:
         """`count` rows of this kind, with every other column as in a row to which it does not apply."""
-        rows = np.zeros(count, ROW_DTYPE)
-        for name in ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill"):
-            rows[name] = -1
+        rows = np.empty(count, ROW_DTYPE)
+        rows[:] = _BLANK
         rows["kind"], rows["reason"] = kind, reason
         return cls(rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.raw)
 
-    def become(self, other: Sheet) -> None:
-        """Take over the rows of another sheet of this length, but for their kind and reason; without `aux`."""
-        kind, reason = int(self.kind[0]), int(self.reason[0])
-        self.raw[:] = other.raw
-        self.kind[:], self.reason[:], self.aux[:] = kind, reason, 0
+    def part(self, lo: int, hi: int | None = None) -> Sheet:
+        """The rows from `lo` up to `hi`, of the same memory."""
+        return Sheet(self.rows[lo:hi])
+
+    def columns(self, *names: str) -> list[npt.NDArray[Any]]:
+        """These columns, of the same memory."""
+        return [self.rows[name] for name in names]
+
+
+class SheetWriter(RowWriter):
+    """A `RowWriter` of sheets as well."""
+
+    def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
+        """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
+
+        `details` [rows, values], at most 8 values, are attached to the last rows of the sheet.
+        """
+        rows = sheet.raw
+        count = len(rows)
+        origin: int = _ORIGIN.unpack(self._origin)[0]
+        seq = self._next  # until it is claimed nothing may call
+        slot = seq & self._mask
+        after = seq + count
+        end = slot + count
+        if after > self._limit or end > self._mask + 1:
+            return self._emit_pieces(rows, origin, details)
+        self._next = after
+        raw, times, origins, marks = self._raw, self._times, self._origins, self._mark
+        try:
+            raw[slot:end] = rows
+            times[slot:end] = self._t
+            origins[slot:end] = origin
+            if details is not None:
+                without = count - len(details)
+                self._detail_rows(seq + without, slot + without, details)
+        finally:
+            if count <= FEW_MARKS:
+                _add(FIRST_MARKS[:count], np.array(seq), marks[slot:end])
+            else:
+                marks[slot:end] = marks_from(seq, count)
+        return seq
+
+    def _emit_pieces(self, sheet: npt.NDArray[np.void], origin: int, details: npt.NDArray[np.int64] | None) -> int:
+        """Write the rows of a sheet in the pieces that the ring has room for."""
+        first, done, count = -1, 0, len(sheet)
+        if details is not None and len(details) < count:
+            some = count - len(details)
+            first = self._emit_pieces(sheet[:some], origin, None)
+            return first if self._emit_pieces(sheet[some:], origin, details) >= 0 else -1
+        while done < count:
+            wanted = count - done
+            seq = self._next  # from here to the claim nothing may call
+            slot = seq & self._mask
+            rows = wanted if wanted < self._limit - seq else self._limit - seq
+            rows = rows if rows < self._mask + 1 - slot else self._mask + 1 - slot
+            if rows > 0:
+                self._next = seq + rows
+                raw, times, origins, marks = self._raw, self._times, self._origins, self._mark
+            elif self._make_room(wanted):
+                continue
+            else:
+                return -1
+            first = seq if done == 0 else first
+            part = slice(slot, slot + rows)
+            try:
+                raw[part] = sheet[done : done + rows]
+                times[part], origins[part] = self._t, origin
+                if details is not None:
+                    self._detail_rows(seq, slot, details[done : done + rows])
+            finally:
+                marks[part] = marks_from(seq, rows)
+            done += rows
+        return first

@@ -156,7 +156,7 @@ class EventSink(Protocol):
     def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
         """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
 
-        `details` as in `emit_many`.
+        `details` [rows, values], at most 8 values, are attached to the last rows of the sheet.
         """
         ...
 

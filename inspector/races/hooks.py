@@ -22,15 +22,14 @@ from kvscope.inspector.races.control import current, enter, leave
 from kvscope.inspector.races.locks import ControlledLock
 from kvscope.inspector.races.worker import Failure
 from kvscope.traces.memory import MemoryRecorder
-from kvscope.traces.rows import RowWriter
 from kvscope.traces.schema import Kind
-from kvscope.traces.sheet import Sheet
+from kvscope.traces.sheet import Sheet, SheetWriter
 from kvscope.traces.sink import EventSink, Ints
 
 _KINDS = {int(kind): kind.name for kind in Kind}
 
 
-class Switching(RowWriter):
+class Switching(SheetWriter):
     """Makes every row of a recorder a switch point, just before it is written. quick: leave out call sites."""
 
     quick = True

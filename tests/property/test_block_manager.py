@@ -96,7 +96,7 @@ def everything(manager: BlockManager) -> tuple[object, ...]:
     pool = manager.pool
     for row in manager._tables.values():
         row.step_out()
-        row.at, row.digest, row.digested = -1, 0, 0  # the table's digest, as far as it was asked for
+        row.digest, row.digested, row.identity = 0, 0, None  # kept as far as they were asked for
     manager._steps.spell_out()
     arrays = (pool.state, pool.gen, pool.entries, pool.leases, pool.leased_slots, pool.fill, pool.last_use_step)
     return (

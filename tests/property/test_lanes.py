@@ -117,7 +117,7 @@ class Driver:
         for row in manager._tables.values():
             row.step_out()
             row.table_digest()
-            row.at = -1
+            row.identity = None  # kept once it was asked for
         manager._steps.spell_out()
         manager._steps.open = [step.spelled_out() for step in manager._steps.open]
         arrays = (pool.words, pool.gen, pool.leases, pool.leased_slots, pool.last_use_step)

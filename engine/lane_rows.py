@@ -1,0 +1,149 @@
+"""The rows of the trace that each step of a lane writes again: only what has changed is stored in them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.engine.batch import Places
+from kvscope.engine.free_list import IntArray
+from kvscope.engine.prefix_cache import Entered
+from kvscope.traces.rows import ROW_DTYPE
+from kvscope.traces.schema import Kind, Reason, life_words
+from kvscope.traces.sheet import Sheet
+from kvscope.traces.sink import EventSink
+
+_DECODE = int(Reason.DECODE)
+_ALLOC, _WRITE, _COMMIT, _PUBLISH = int(Kind.ALLOC), int(Kind.WRITE), int(Kind.COMMIT), int(Kind.PUBLISH)
+_STEP_BEGIN, _SCHED = int(Kind.STEP_BEGIN), int(Kind.SCHED)
+_ONE_UP, _UPPER = np.array(1 << 32), np.array(32)
+_add, _left = np.add, np.left_shift
+_LIFE, _LIFE_AT = np.dtype("V16"), 24  # block, gen, seq_id, lblock: 4 bytes each, in this order
+_ONE = np.array(1)  # numpy is faster with it than with a number
+_AUX_END = 20  # the upper half of `aux`
+assert ROW_DTYPE.fields is not None
+assert [ROW_DTYPE.fields[name][1] for name in ("aux", "block", "gen", "seq_id", "lblock")] == [16, 24, 28, 32, 36]
+
+
+class LaneRows:
+    """Three sheets, one for each operation of a step; where some rows of the batch change blocks, they are `turned`.
+
+        append       [ ALLOC of the turned, at the end of `most` rows ][ WRITE of each ]
+        begin_step   [ STEP_BEGIN ][ SCHED of each ]
+        end_step     [ COMMIT of each ][ PUBLISH of the turned ]
+
+    Args:
+        seq_ids: [n]. places: of the last slots. front: [n] positions behind windows. identities: [n] words of identity.
+        tables: [n, 2] digest and length of each table row, which are kept here from now on.
+        most: rows that can be turned in one step.
+    """
+
+    def __init__(
+        self, sink: EventSink, seq_ids: IntArray, places: Places, front: IntArray, tables: IntArray, most: int,
+        block_size: int, identities: IntArray,
+    ) -> None:  # fmt: skip
+        count = len(seq_ids)
+        self._sink, self._seq_ids, self._most, self._count = sink, seq_ids, most, count
+        self.tables = tables
+        self._digests, self._lengths = tables[:, 0], tables[:, 1]
+        self.entries = int(tables[:, 1].sum()) - int(front.sum()) // block_size
+        self.digest = int(tables[:, 0].sum())
+        self._identities = identities
+        self._who = seq_ids + (places.lblocks << _UPPER)
+        every = _pairs(count)
+        every.life[:], every.who[:] = places.blocks + (places.gens.astype(np.int64) << _UPPER), self._who
+        self._pairs = [_pairs(length) for length in range(most + 1)]
+        self._appends = appends = Sheet.of(_WRITE, _DECODE, most + count)
+        taken, written = appends.part(0, most), appends.part(most)
+        taken.rows["kind"], taken.rows["fill"] = _ALLOC, 0
+        taken.rows["ref_before"], taken.rows["ref_after"] = 0, 1
+        self._ends = ends = Sheet.of(_COMMIT, 0, count + most)
+        landed, entered = ends.part(0, count), ends.part(count)
+        self._landed = landed
+        entered.rows["kind"], entered.rows["fill"] = _PUBLISH, block_size
+        for sheet in (written, landed, entered):
+            sheet.rows["ref_before"] = sheet.rows["ref_after"] = 1
+        self._of_taken, self._of_written, self._of_landed, self._of_entered = (
+            sheet.rows.getfield(_LIFE, _LIFE_AT) for sheet in (taken, written, landed, entered)
+        )
+        self._of_written[:] = self._of_landed[:] = every.both
+        self._written_fill, self._ranges = written.columns("fill", "aux")
+        (self._landed_fill,) = landed.columns("fill")
+        self._begins = begins = Sheet.of(_SCHED, 0, 1 + count)
+        begins.rows[:1] = Sheet.of(_STEP_BEGIN, 0, 1).rows
+        (self._members,) = begins.columns("aux")
+        scheds = begins.part(1)
+        scheds.rows["seq_id"], scheds.rows["fill"] = seq_ids, 1
+        scheds.rows["aux"] = front
+        (self._positions,) = scheds.columns("lblock")
+        self._read_to = scheds.rows.getfield("<i4", _AUX_END)  # the end of the range that a row reads
+        self._from = most  # where the next sheet of appends begins
+
+    def turn(self, full: IntArray, blocks: IntArray, gens: npt.NDArray[np.int32], lblocks: IntArray) -> None:
+        """These rows go on in fresh blocks, which are recorded with the next appends."""
+        count = len(full)
+        lo = self._from = self._most - count
+        life, who, both = self._pairs[count]
+        _left(gens, _UPPER, life)
+        _add(life, blocks, life)
+        _add(self._who[full], _ONE_UP, who)
+        self._who[full] = who
+        self._of_taken[lo:] = both
+        self._of_written[full] = both
+        self._of_landed[full] = both
+        words = life_words(life.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
+        self._digests[full] += words
+        self._lengths[full] = lblocks + _ONE
+        self.entries += count
+        self.digest += sum(words.tolist())
+
+    def append(self, fills: npt.NDArray[np.int16], ranges: IntArray) -> None:
+        """Record the fresh blocks, then the write of one slot each."""
+        self._ranges[:] = ranges
+        self._written_fill[:] = fills
+        lo, self._from = self._from, self._most
+        self._sink.emit_sheet(self._appends.part(lo))
+
+    def schedule(self, ends: IntArray, members: int) -> None:
+        """Record that a step of `members` sequences begins; of these, with the digest of the table row that each reads
+        through, up to `ends`.
+        """
+        self._members[0] = members
+        self._positions[:] = ends - _ONE
+        self._read_to[:] = ends
+        self._sink.emit_sheet(self._begins, self.tables)
+
+    def commit(self, fills: npt.NDArray[np.int16]) -> None:
+        """Record that the bytes of these slots exist."""
+        self._landed_fill[:] = fills
+        self._sink.emit_sheet(self._landed)
+
+    def publish(
+        self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered, fills: npt.NDArray[np.int16] | None
+    ) -> None:
+        """Record that the blocks of these rows are in the prefix index; with `fills`, first what `commit` records."""
+        count = len(full)
+        self._of_entered[:count] = self._of_landed[full]
+        if fills is not None:
+            self._landed_fill[:] = fills
+        details = np.empty((count, 4), dtype=np.int64)
+        details[:, 0] = parents.view("<i8")[::2]
+        details[:, 1] = entered.tokens.view("<i8")[::2]
+        details[:, 2] = entered.digests.view("<i8")[::2]
+        details[:, 3] = self._identities[full]
+        self._sink.emit_sheet(self._ends.part(self._count if fills is None else 0, self._count + count), details)
+
+
+class _Pairs(NamedTuple):
+    """Block and life, sequence and logical block, as they lie side by side in a row."""
+
+    life: IntArray
+    who: IntArray
+    both: npt.NDArray[np.void]
+
+
+def _pairs(count: int) -> _Pairs:
+    pairs = np.empty((count, 2), dtype=np.int64)
+    return _Pairs(pairs[:, 0], pairs[:, 1], pairs.reshape(-1).view(_LIFE))

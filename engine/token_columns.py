@@ -1,0 +1,94 @@
+"""The last tokens of the sequences of a lane, a column for each sequence: a step adds them as one row."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.engine.free_list import IntArray
+
+_STEPS = 64  # rows that are kept beside those of one block
+_NARROW = np.dtype(np.int32)
+
+
+class TokenColumns:
+    """Holds the tokens of the last block of each sequence, and of at most 64 steps more.
+
+    In 4 bytes each; once one of them needs more, all of them are objects.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._used = block_size
+        self._block = np.dtype(f"V{4 * block_size}")
+        self._kept: npt.NDArray[Any] = np.zeros((block_size + _STEPS, 0), dtype=_NARROW)
+        self._look()
+
+    def _look(self) -> None:
+        self._bytes = self._kept.data.cast("B") if self._kept.size and self._kept.dtype == _NARROW else None
+        self._row = struct.Struct(f"{self._kept.shape[1]}i")
+
+    @property
+    def full(self) -> bool:
+        """Whether no step can be added before `rewind`."""
+        return self._used == len(self._kept)
+
+    def have(self, joining: list[list[int]], order: IntArray | None) -> None:
+        """Add sequences, of which these are all tokens; then have those of `order`, in that order."""
+        size, used = self._size, self._used
+        tails = [tokens[-size:] if len(tokens) >= size else [0] * (size - len(tokens)) + tokens for tokens in joining]
+        try:
+            fresh: npt.NDArray[Any] = np.array(tails, dtype=self._kept.dtype)
+        except OverflowError:
+            self._widen()
+            fresh = np.array(tails, dtype=object)
+        fresh = fresh.reshape(-1, size).T
+        before = self._kept.shape[1]
+        together = np.zeros((len(self._kept), before + len(joining)), dtype=self._kept.dtype)
+        together[:used, :before] = self._kept[:used]
+        together[used - size : used, before:] = fresh
+        self._kept = together if order is None else np.ascontiguousarray(together[:, order])
+        self._look()
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """The next token of each sequence."""
+        used = self._used
+        if self._bytes is not None:
+            try:
+                self._row.pack_into(self._bytes, used * self._row.size, *tokens)
+                self._used = used + 1
+                return
+            except struct.error:
+                self._widen()
+        self._kept[used] = tokens
+        self._used = used + 1
+
+    def last(self, at: IntArray) -> npt.NDArray[np.void] | None:
+        """The last block's worth of tokens of these sequences, 4 bytes each; None if these do not hold them."""
+        if self._bytes is None:
+            return None
+        end = self._used
+        return self._kept[end - self._size : end].take(at, axis=1).T.copy().reshape(-1).view(self._block)
+
+    def of(self, at: int, count: int) -> list[int]:
+        """The last `count` tokens of one sequence."""
+        tokens: list[int] = self._kept[self._used - count : self._used, at].tolist()
+        return tokens
+
+    def each(self) -> list[list[int]]:
+        """What is kept of every sequence."""
+        tokens: list[list[int]] = self._kept[: self._used].T.tolist()
+        return tokens
+
+    def rewind(self) -> None:
+        """Keep the last block's worth only."""
+        self._kept[: self._size] = self._kept[self._used - self._size : self._used].copy()
+        self._used = self._size
+
+    def _widen(self) -> None:
+        self._kept = self._kept.astype(object)
+        self._look()
