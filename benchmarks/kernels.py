@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     parser.add_argument("--tune", action="store_true", help="measure rivals of the shipped configurations instead")
-    parser.add_argument("--only", choices=["decode", "prefill"], help="with --tune: one kernel")
+    parser.add_argument("--only", metavar="PATTERN", help="with --tune: entries that match, as 'decode-*/256B'")
     parser.add_argument("--write", action="store_true", help="with --tune: put the fastest into kernels/configs.json")
     args = parser.parse_args()
     if not args.tune and (args.only or args.write):

@@ -144,36 +144,14 @@ def gpu_body(folder: Path, batch: int, steps: int, layers: int, context: int) ->
     """Wall time of a decode step: blocks by the real block manager, then the kernels of all layers, in one stream."""
     import torch
 
-    from kvscope.benchmarks.gpu import BLOCK as PAGE
-    from kvscope.benchmarks.gpu import DIM, HEADS, KV_HEADS, SCALE
+    from kvscope.benchmarks.gpu_step import BLOCK as PAGE
+    from kvscope.benchmarks.gpu_step import decode_step
     from kvscope.engine.block_manager import BlockManager
     from kvscope.engine.steps import Scheduled
-    from kvscope.kernels import paged_decode, plan_decode
     from kvscope.traces import PoolFacts, Recorder
 
-    hidden, inner = HEADS * DIM, 14_336
-    blocks = batch * (-(-(context + steps + 1) // PAGE) + 1)
-    half: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda"}
-    kv = torch.randn(blocks, 2, PAGE, KV_HEADS, DIM, **half).transpose(0, 1)
-    qkv = torch.randn(hidden, (HEADS + 2 * KV_HEADS) * DIM, **half) * 0.01
-    shapes = ((hidden, hidden), (hidden, 2 * inner), (inner, hidden))
-    out, up, down = (torch.randn(*shape, **half) * 0.01 for shape in shapes)
-
-    x0 = torch.randn(batch, hidden, **half)
-    tables = torch.zeros(batch, -(-(context + steps) // PAGE), dtype=torch.int32, device="cuda")
-    on_card = torch.full((batch,), context, dtype=torch.int32, device="cuda")
-
-    def step() -> Any:
-        plan, x = plan_decode(on_card, KV_HEADS), x0
-        for _ in range(layers):
-            q = (x @ qkv)[:, : HEADS * DIM].view(batch, HEADS, DIM)
-            attended = paged_decode(q, kv[0], kv[1], tables, on_card, SCALE, plan=plan)
-            x = x + attended.reshape(batch, hidden) @ out
-            gate, value = (x @ up).chunk(2, dim=-1)
-            x = x + (torch.nn.functional.silu(gate) * value) @ down
-        return x
-
-    graph = _graph(step)
+    made = decode_step(batch, layers, context, steps)
+    blocks, tables, on_card = made.blocks, made.tables, made.lengths
 
     def body(traced: bool) -> float:
         sink = Recorder(folder / "run.kvtrace", pool=PoolFacts(blocks, PAGE), overwrite=True) if traced else None
@@ -195,7 +173,7 @@ def gpu_body(folder: Path, batch: int, steps: int, layers: int, context: int) ->
             rows = torch.tensor([manager.table(seq_id) for seq_id in everyone], dtype=torch.int32)
             tables[:, : rows.shape[1]].copy_(rows)
             on_card.copy_(torch.tensor(lengths, dtype=torch.int32))
-            graph.replay()
+            made.graph.replay()
             torch.cuda.synchronize()
             manager.end_step()
         taken = time.perf_counter() - start
@@ -204,21 +182,6 @@ def gpu_body(folder: Path, batch: int, steps: int, layers: int, context: int) ->
         return taken / steps
 
     return body
-
-
-def _graph(step: Callable[[], Any]) -> Any:
-    """A CUDA graph of one step, as engines run it: what is left on the processor is the accounting."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-        step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph
 
 
 def run(gpu: bool, rounds: int, seconds: float) -> list[dict[str, Any]]:

@@ -1,8 +1,12 @@
-"""What layer 2 costs on the CPU: `python -m kvscope.benchmarks.provenance [--json] [--rounds N]`.
+"""What layer 2 costs: `kvscope bench provenance [--gpu] [--json] [--rounds N]`.
 
 Decode steps of the embedded model, with and without shadow words, alternating step by step in two engines with the same
 requests; processor time of the process, the median of all steps of a kind. Beside it the same for a step of many
 sequences without a model, where the check alone is timed: words written, extended and compared for 64 sequences.
+
+With --gpu: the 8B shape's decode step at batch 64, a CUDA graph, with and without the words written and compared on the
+device before it, in pairs. Once as an engine runs that queues ahead (wall time of many steps, launches included), and
+once for one that waits for every step and so pays for the host's part as well.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import json
 import statistics
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,7 @@ from kvscope.benchmarks.sanitizer import row
 from kvscope.inspector.shadow_words import Expected, Reading, SlotWords
 
 GATE = 0.05  # of a step's processor time
+GPU_GATE = 0.005  # of a step's time
 SEQUENCES, LENGTH, SIZE = 8, 160, 16
 
 
@@ -81,20 +87,82 @@ def alone() -> dict[str, Any]:
     return row(f"the check alone, {count} sequences of {length} tokens", best, "ms")
 
 
+def on_gpu(rounds: int, batch: int = 64, context: int = 1024, steps: int = 24) -> list[dict[str, Any]]:
+    """Wall time of a decode step of the 8B shape, with provenance beside without."""
+    import torch
+
+    from kvscope.benchmarks.gpu_step import BLOCK, decode_step
+    from kvscope.engine.steps import Scheduled
+    from kvscope.inspector.shadow_device import DeviceWords
+
+    made = decode_step(batch, 32, context, steps)
+    width = made.tables.shape[1]
+    made.tables.copy_(torch.randperm(batch * width).to(torch.int32).view(batch, width))
+    expected = Expected()
+    known = [expected.of(i, list(range(i, i + context + steps)), context + steps) for i in range(batch)]
+    tables = made.tables.cpu()
+
+    def plan_of(lo: int, hi: int) -> tuple[Any, Any, list[Any]]:
+        positions = torch.arange(lo, hi).repeat(batch)
+        of_row = torch.arange(batch).repeat_interleave(hi - lo)
+        slots = tables[of_row, positions // BLOCK].long() * BLOCK + positions % BLOCK
+        rows = [Scheduled(i, lo, hi) for i in range(batch)]
+        inputs = SimpleNamespace(
+            tables=made.tables, slots=slots.cuda(), positions=positions.cuda(),
+            seq_lens=torch.full((batch,), hi, dtype=torch.int32, device="cuda"), decodes=batch if hi == lo + 1 else 0,
+        )  # fmt: skip
+        return SimpleNamespace(rows=rows), inputs, [word[:hi] for word in known]
+
+    prompts = plan_of(0, context)
+    plans = [plan_of(context + i, context + i + 1) for i in range(steps)]
+
+    def body(checked: bool, waits: bool) -> float:
+        words = DeviceWords(made.blocks, BLOCK, device="cuda")
+        words.step(*prompts, 0, 0)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for number, plan in enumerate(plans):
+            if checked:
+                words.step(*plan, number + 1, 0)
+            made.graph.replay()
+            if waits:
+                torch.cuda.synchronize()
+                words.fetch()
+        torch.cuda.synchronize()
+        taken = (time.perf_counter() - start) / steps * 1e3
+        _, wrong = words.fetch()
+        assert not wrong
+        return taken
+
+    found = []
+    for name, waits in (("queued ahead", False), ("waiting for every step", True)):
+        for checked in (True, False):
+            body(checked, waits)
+        pairs = [[body(checked, waits) for checked in (False, True)] for _ in range(rounds)]
+        plain, with_it = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+        share = statistics.median((b - a) / a for a, b in pairs)
+        gate = None if waits else GPU_GATE
+        title = f"8B step, 32 layers, batch {batch} x 1k, {name}"
+        ok = None if gate is None else share <= gate
+        found.append(row(title, with_it, "ms", plain, gate=gate, ok=ok) | {"share": round(share, 5)})
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print both; exit code 1 when the gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.provenance", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--gpu", action="store_true", help="a decode step of the 8B shape on a GPU")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}: must be 1 or more")
-    rows = [alone(), with_model(options.rounds)]
+    rows = on_gpu(options.rounds) if options.gpu else [alone(), with_model(options.rounds)]
     if options.json:
         print(json.dumps({"rows": rows}))
     else:
         for found in rows:
-            base = f", without it {found['baseline']} ms: {100 * found['share']:.1f} % more" if "share" in found else ""
+            base = f", without it {found['baseline']} ms: {100 * found['share']:.2f} % more" if "share" in found else ""
             print(f"{found['name']}: {found['value']} {found['unit']}{base}")
     return 0 if all(found["ok"] in (None, True) for found in rows) else 1
 

@@ -1,7 +1,7 @@
 """Shadow words on a GPU: written, copied and compared there; the host sees one number per sequence and step.
 
-The words that sequences expect lie on the device too, a row per sequence, and only new ones are sent. Rows of the
-check are these resident rows: tables and lengths of a step are scattered into their order.
+The words that sequences expect lie on the device too, a row per sequence, and only new ones are sent: one transfer a
+step, and a handful of launches however many sequences there are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from kvscope.engine.runner import StepInputs
     from kvscope.engine.scheduler import StepPlan
 
-_ABSENT = (UNWRITTEN, -1, -1)  # word, writer, step
+NOBODY = -1  # what `by` holds where nothing was written
+_ABSENT = (UNWRITTEN, NOBODY)  # word; writer << 32 | step
 
 
 class DeviceWords:
-    """Word, writer and step of every slot, as tensors on the engine's device.
+    """Word of every slot, and who wrote it in which step, as tensors on the engine's device.
 
     Args:
         device, backend: where, and by which kernels (`kernels.check_provenance`).
@@ -70,41 +71,44 @@ class DeviceWords:
 
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
         """Write the words of a step and queue the comparison of all that it reads; `fetch` has the answer."""
-        order = self._rows(plan, expected)
-        counts = [row.hi - row.lo for row in plan.rows]
-        of_row = np.repeat(order, counts)
-        rows = torch.as_tensor(of_row, device=self.device)
-        words, writers, steps = (cells.view(-1) for cells in self._cells)
-        words[inputs.slots] = self._buffer[rows, inputs.positions]
-        writers[inputs.slots] = torch.as_tensor(
-            np.repeat([row.seq_id for row in plan.rows], counts), dtype=torch.int64, device=self.device
-        )
-        steps[inputs.slots] = step
-        first = torch.full((len(self._buffer),), -1, dtype=torch.int32, device=self.device)
-        for lo, hi in ((0, inputs.decodes), (inputs.decodes, len(plan.rows))):
-            if lo < hi:
-                part = self._check(plan, inputs, order, lo, hi, window)
-                first = torch.maximum(first, part)
-        places = torch.as_tensor(order, device=self.device)
-        self._waiting = (plan, first[places], inputs.tables, expected, window)
+        new = self._new_words(plan, expected)
+        seq_ids, places, hi = (np.array(column) for column in zip(
+            *((row.seq_id, self._row[row.seq_id], row.hi) for row in plan.rows), strict=True))  # fmt: skip
+        counts = hi - np.array([row.lo for row in plan.rows])
+        # One array goes over: [new rows, columns, words], a token's writer and resident row, a sequence's resident row.
+        by = np.repeat(seq_ids << 32 | step, counts)
+        packed = np.concatenate([*new, by, np.repeat(places, counts), places]).astype(np.int64)
+        sent = torch.as_tensor(packed, device=self.device)
+        sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
+        rows, columns, values, written_by, of_token, of_row = sent.split(sizes)
+        if len(values):
+            self._buffer[rows, columns] = values
+        words, writers = (cells.view(-1) for cells in self._cells)
+        words[inputs.slots] = self._buffer[of_token, inputs.positions]
+        writers[inputs.slots] = written_by
+        of_row = of_row.to(torch.int32)
+        parts = [
+            self._check(plan, inputs, of_row, lo, hi, window)
+            for lo, hi in ((0, inputs.decodes), (inputs.decodes, len(plan.rows)))
+            if lo < hi
+        ]
+        first = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self._waiting = (plan, first, inputs.tables, expected, window)
 
     def _check(
-        self, plan: StepPlan, inputs: StepInputs, order: IntArray, lo: int, hi: int, window: int
+        self, plan: StepPlan, inputs: StepInputs, of_row: torch.Tensor, lo: int, hi: int, window: int
     ) -> torch.Tensor:
-        """First wrong positions by resident row, for the rows [lo, hi) of the step.
+        """First wrong positions of the rows [lo, hi) of the step.
 
         A prefill's first query sees `window` positions, its last one so many more as the chunk is long: of several
         rows the shortest chunk counts, so that no entry behind a window is looked at.
         """
-        places = torch.as_tensor(order[lo:hi], device=self.device)
-        tables = inputs.tables.new_zeros((len(self._buffer), inputs.tables.shape[1]))
-        lengths = inputs.seq_lens.new_zeros(len(self._buffer))
-        tables[places], lengths[places] = inputs.tables[lo:hi], inputs.seq_lens[lo:hi]
         seen = window + min(row.hi - row.lo for row in plan.rows[lo:hi]) - 1 if window else 0
         width = min(self._buffer.shape[1], inputs.tables.shape[1] * self.block_size)
         return kernels.check_provenance(
-            self._cells[0], tables, lengths, self._buffer[:, :width], window=seen, backend=self.backend
-        )
+            self._cells[0], inputs.tables[lo:hi], inputs.seq_lens[lo:hi], self._buffer[:, :width], window=seen,
+            rows=of_row[lo:hi], backend=self.backend,
+        )  # fmt: skip
 
     def fetch(self) -> tuple[int, list[Wrong]]:
         """(slots compared, what is wrong) of the last step; waits for the device."""
@@ -119,28 +123,29 @@ class DeviceWords:
                 row = plan.rows[i]
                 block = int(tables[i, position // self.block_size])
                 offset = position % self.block_size
-                word, writer, step = (int(cells[block, offset]) for cells in self._cells)
+                word, by = (int(cells[block, offset]) for cells in self._cells)
+                writer, step = (-1, -1) if by == NOBODY else (by >> 32, by & 0xFFFFFFFF)
                 slot = block * self.block_size + offset
                 want = int(expected[i][position])
                 wrong.append(Wrong(row.seq_id, position, slot, want, word, writer, step, 1))
         return slots, wrong
 
-    def _rows(self, plan: StepPlan, expected: list[IntArray]) -> IntArray:
-        """The resident row of every row of the plan, with its new words sent."""
+    def _new_words(self, plan: StepPlan, expected: list[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+        """Resident row, position and word of what the device does not have yet; it counts as sent."""
         self._reserve(plan, max(len(words) for words in expected))
-        order, rows, columns, values = [], [], [], []
+        found: list[tuple[int, int, int, IntArray]] = []
         for row, words in zip(plan.rows, expected, strict=True):
             place, sent = self._row[row.seq_id], self._sent[row.seq_id]
-            order.append(place)
             if sent < row.hi:
-                rows.append(np.full(row.hi - sent, place))
-                columns.append(np.arange(sent, row.hi))
-                values.append(words[sent : row.hi])
+                found.append((place, sent, row.hi, words[sent : row.hi]))
                 self._sent[row.seq_id] = row.hi
-        if rows:
-            new = torch.as_tensor(np.stack([np.concatenate(x) for x in (rows, columns, values)]), device=self.device)
-            self._buffer[new[0], new[1]] = new[2]
-        return np.array(order, dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
+        if not found:
+            return none, none, none
+        places, low, high, words_of = zip(*found, strict=True)
+        counts = np.array(high) - np.array(low)
+        columns = np.arange(counts.sum()) + np.repeat(np.array(low) - np.cumsum(counts) + counts, counts)
+        return np.repeat(places, counts), columns, np.concatenate(words_of)
 
     def _reserve(self, plan: StepPlan, width: int) -> None:
         """A row for every sequence of the plan; those of others are taken when there are too many."""

@@ -65,6 +65,7 @@ def check_provenance(
     expected: Tensor,
     *,
     window: int = 0,
+    rows: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """The first position of each sequence whose slot holds another prefix, int32 [B]; -1 where all are right.
@@ -75,6 +76,7 @@ def check_provenance(
         seq_lens: [B] int32, at most W; 0 for padding, which is always right.
         expected: [B, W] int64, the words of each sequence's tokens; what lies past its length is not read.
         window: only the last `window` positions are checked. 0: all.
+        rows: [B] int32: which row of `expected`, that may then have any number of them, belongs to each sequence.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
@@ -89,13 +91,17 @@ def check_provenance(
             f"block_table and expected must have one row per sequence, got {describe(block_table)} "
             f"and {describe(expected)}"
         )
-    rows = block_table.shape[0]
+    batch = block_table.shape[0]
     check_window(window)
     check_ids("block_table", block_table, tuple(block_table.shape), torch.int32, shadow)
-    check_ids("seq_lens", seq_lens, (rows,), torch.int32, shadow)
-    check_ids("expected", expected, (rows, expected.shape[1]), torch.int64, shadow)
+    check_ids("seq_lens", seq_lens, (batch,), torch.int32, shadow)
+    if rows is None:
+        check_ids("expected", expected, (batch, expected.shape[1]), torch.int64, shadow)
+    else:
+        check_ids("expected", expected, tuple(expected.shape), torch.int64, shadow)
+        check_ids("rows", rows, (batch,), torch.int32, shadow)
     run = reference if chosen == "torch" else triton_module("provenance")
-    return run.check_provenance(shadow, block_table, seq_lens, expected, window)
+    return run.check_provenance(shadow, block_table, seq_lens, expected, window, rows)
 
 
 def _checked(kv: Tensor, backend: str | None) -> str:

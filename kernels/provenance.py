@@ -14,8 +14,8 @@ STRETCH = 1024  # positions per program
 
 @triton.jit
 def provenance_kernel(
-    shadow, table_ptr, lens_ptr, expected_ptr, first_ptr, table_stride, expected_stride, window,
-    PAGE: tl.constexpr, STRETCH: tl.constexpr,
+    shadow, table_ptr, lens_ptr, expected_ptr, first_ptr, table_stride, expected_stride, window, rows_ptr,
+    PAGE: tl.constexpr, STRETCH: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(lens_ptr + row)
@@ -25,7 +25,8 @@ def provenance_kernel(
     if (tl.program_id(1) + 1) * STRETCH <= begin or tl.program_id(1) * STRETCH >= length:
         return
     ids = load_ids(table_ptr + row * table_stride, position, length, PAGE)
-    want = tl.load(expected_ptr + row * expected_stride + position, mask=live, other=0)
+    wanted = tl.load(rows_ptr + row).to(tl.int64) if LISTED else row
+    want = tl.load(expected_ptr + wanted * expected_stride + position, mask=live, other=0)
     have = tl.load(shadow + ids.to(tl.int64) * PAGE + position % PAGE, mask=live, other=0)
     wrong = tl.min(tl.where(have != want, position, 2147483647), 0)
     if wrong != 2147483647:
@@ -34,14 +35,15 @@ def provenance_kernel(
 
 
 def check_provenance(
-    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0
+    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0, rows: Tensor | None = None
 ) -> Tensor:
     """Launch the check; arguments as in `integrity.check_provenance`, already checked."""
-    rows, width = expected.shape
-    first = torch.full((rows,), -1, dtype=torch.int32, device=shadow.device)
-    if rows and width:
-        provenance_kernel[(rows, triton.cdiv(width, STRETCH))](
+    batch, width = block_table.shape[0], expected.shape[1]
+    first = torch.full((batch,), -1, dtype=torch.int32, device=shadow.device)
+    if batch and width:
+        provenance_kernel[(batch, triton.cdiv(width, STRETCH))](
             shadow, block_table, seq_lens, expected, first.view(torch.uint32),
-            block_table.stride(0), expected.stride(0), window, PAGE=shadow.shape[1], STRETCH=STRETCH, num_warps=4,
+            block_table.stride(0), expected.stride(0), window, seq_lens if rows is None else rows,
+            PAGE=shadow.shape[1], STRETCH=STRETCH, LISTED=rows is not None, num_warps=4,
         )  # fmt: skip
     return first

@@ -43,7 +43,7 @@ def _digest(kv: Tensor, units: Tensor) -> Tensor:
 
 
 def check_provenance(
-    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0
+    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0, rows: Tensor | None = None
 ) -> Tensor:
     """First wrong position of each sequence, or -1; see `integrity.check_provenance`."""
     block_size = shadow.shape[1]
@@ -55,6 +55,6 @@ def check_provenance(
         live &= position >= length - window
     ids = block_table.gather(1, (position // block_size).expand(block_table.shape[0], -1)).to(torch.int64)
     have = shadow[torch.where(live, ids, 0), position % block_size]
-    wrong = live & (have != expected[:, :width])
+    wrong = live & (have != (expected if rows is None else expected[rows])[:, :width])
     first = torch.where(wrong, position, width).amin(1) if width else torch.zeros_like(seq_lens)
     return torch.where(first == width, -1, first).to(torch.int32)

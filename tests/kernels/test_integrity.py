@@ -147,8 +147,14 @@ def test_provenance_names_the_first_wrong_position(lab, lengths, block_size, win
     shadow, table, lens, expected = shadowed(lab, lengths, block_size, data.draw(st.integers(0, 99)))
 
     def check():
-        found = kernels.check_provenance(shadow, table, lens, expected, window=window, backend=lab.backend)
+        options = {"window": window, "backend": lab.backend}
+        found = kernels.check_provenance(shadow, table, lens, expected, **options)
         assert found.dtype == torch.int32
+        # The same words in other rows, among words of others.
+        places = torch.arange(len(lengths), dtype=torch.int32, device=lab.device).flip(0) * 2
+        wider = torch.zeros(2 * len(lengths), expected.shape[1], dtype=torch.int64, device=lab.device)
+        wider[places.long()] = expected
+        assert torch.equal(kernels.check_provenance(shadow, table, lens, wider, rows=places, **options), found)
         return found.tolist()
 
     assert check() == [-1] * len(lengths)
