@@ -2,8 +2,8 @@
 
 Every entry of kernels/configs.json is measured beside its rivals, each over shapes that take that entry while serving.
 The shipped one stays unless a rival is faster by more than `WORTH` over all shapes: a table that changes with noise
-helps nobody. `--write` puts the result in its place. Compiling is shared among processes first; all entries take about ten
-minutes on 16 cores, `--only 'decode-*/256B'` one.
+helps nobody. `--write` puts the result in its place. Compiling is shared among processes first; all entries take more
+than ten minutes on 16 cores, those of `--only 'decode-*/256B'` about one.
 """
 
 from __future__ import annotations
