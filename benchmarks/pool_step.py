@@ -16,6 +16,7 @@ from kvscope.traces import EventSink, PoolFacts, Recorder
 
 SEQUENCES, PROMPT, BLOCK_SIZE = 256, 512, 16
 STEPS = 2 * BLOCK_SIZE  # sequences end at different slots, so that in each step the same share of them gets a block
+CHANGES = 3
 LIMIT_US = 60.0
 
 
@@ -26,11 +27,12 @@ class Decoding:
         blocks = SEQUENCES * (PROMPT // BLOCK_SIZE + 40)
         self.manager = BlockManager(blocks, BLOCK_SIZE, sink=sink, hash_key=b"bench")
         self.ids = list(range(SEQUENCES))
-        self.lengths = [PROMPT + seq % BLOCK_SIZE for seq in self.ids]
-        for seq, length in enumerate(self.lengths):
+        self._next = SEQUENCES
+        lengths = [PROMPT + seq % BLOCK_SIZE for seq in self.ids]
+        for seq, length in enumerate(lengths):
             self.manager.admit(seq, [seq * 10_000 + i for i in range(length)])
             self.manager.write(seq, 0, length)
-        self.manager.begin_step([Scheduled(s, 0, n) for s, n in enumerate(self.lengths)])
+        self.manager.begin_step([Scheduled(s, 0, n) for s, n in enumerate(lengths)])
         self.manager.end_step()
 
     def step(self, token: int) -> int:
@@ -41,15 +43,24 @@ class Decoding:
         self.manager.begin_step(rows)
         self.manager.copies_done(self.manager.drain_copies())
         self.manager.end_step()
-        spent = time.thread_time_ns() - start
-        self.lengths = [n + 1 for n in self.lengths]
-        return spent
+        return time.thread_time_ns() - start
+
+    def replace_one(self) -> None:
+        """One sequence finishes, and another one, whose prompt is computed, joins the batch; off the clock."""
+        gone = self.ids.pop(self._next % SEQUENCES)
+        self.manager.free(gone)
+        seq, self._next = self._next, self._next + 1
+        length = PROMPT + seq % BLOCK_SIZE
+        self.manager.admit(seq, [seq * 10_000 + i for i in range(length)])
+        self.manager.write(seq, 0, length)
+        self.manager.begin_step([Scheduled(seq, 0, length)])
+        self.manager.end_step()
+        self.ids.append(seq)
 
     def rewind(self) -> None:
         """Back to the prompts, off the clock."""
         for seq in self.ids:
-            self.lengths[seq] = PROMPT + seq % BLOCK_SIZE
-            self.manager.truncate(seq, self.lengths[seq])
+            self.manager.truncate(seq, PROMPT + seq % BLOCK_SIZE)
 
 
 def list_step() -> float:
@@ -62,12 +73,14 @@ def list_step() -> float:
 
 
 def step_rows(rounds: int) -> list[dict[str, Any]]:
-    """The median step of a round, and its first one, whose batch is new: each the best of several rounds."""
+    """The median step of a batch that stays the same; one whose batch has just changed by one; and the first one after
+    a rollback of each sequence, which copies their last blocks. Each the best of several rounds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         facts = PoolFacts(1 << 15, BLOCK_SIZE)
         ring = Recorder(Path(folder) / "steps", pool=facts, hot_rows=1 << 16, seal_after_s=3600.0)
         decoding: dict[str, Decoding] = {"off": Decoding(None), "recording": Decoding(ring)}
-        steady, changed = dict.fromkeys(decoding, float("inf")), dict.fromkeys(decoding, float("inf"))
+        steady, changed, rolled = (dict.fromkeys(decoding, float("inf")) for _ in range(3))
         baseline = float("inf")
         gc.collect()
         gc.disable()
@@ -80,14 +93,18 @@ def step_rows(rounds: int) -> list[dict[str, Any]]:
                     spent.append(run.step(turn * 1000 + token) / 1000)
                     if token % BLOCK_SIZE == BLOCK_SIZE - 1:
                         ring.seal()  # off the clock, before the ring would wake its own thread for it
+                rolled[name] = min(rolled[name], spent[0])
                 steady[name] = min(steady[name], statistics.median(spent[1:]))
-                changed[name] = min(changed[name], spent[0])
+                for _ in range(CHANGES):
+                    run.replace_one()
+                    changed[name] = min(changed[name], run.step(turn) / 1000)
                 run.rewind()
         gc.enable()
         assert ring.dropped == 0
         ring.close()
     rows = []
-    for label, figures in (("the same batch", steady), ("a new batch", changed)):
+    labels = {"the same batch": steady, "one sequence replaced": changed, "after a rollback of each": rolled}
+    for label, figures in labels.items():
         for name, value in figures.items():
             gate = LIMIT_US if figures is steady and name == "recording" else None
             rows.append(

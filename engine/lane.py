@@ -15,12 +15,14 @@ the row catch up.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from kvscope.engine.batch import Decodes, Places
-from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE, BlockState
+from kvscope.engine.block_arrays import ENTRY, FILL_MASK, MAX_BLOCK_SIZE, STATE, BlockState
 from kvscope.engine.free_list import IntArray
 from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.pool import BlockPool
@@ -36,8 +38,10 @@ _COMMITTED = ENTRY | int(BlockState.COMMITTED) * STATE
 _PUBLISHED = ENTRY | int(BlockState.PUBLISHED) * STATE
 _LANDED = _COMMITTED - _WRITING
 _ONE, _ONE_SLOT = np.array(1), np.array(_NEXT_SLOT)  # numpy is faster with these than with numbers
+_HIGH, _FIRST_SLOT = np.array(1 << 32), np.array(_WRITING + 1)
 _BEFORE = np.array(-1)  # the range before that of slot 0
 _LANDING, _FRESH = np.array(_LANDED), np.array(_WRITING)
+_FIRST_NUMBERS = np.arange(MAX_BLOCK_SIZE + 1)
 _add = np.add
 _HALVES = struct.Struct("<2q")  # of a hash
 _STATE = 14  # rows of `Lane._all`
@@ -62,41 +66,50 @@ class Lane:
         self._size = pool.block_size
         self._tokens = TokenColumns(pool.block_size)
         self._all: IntArray = np.empty((_STATE, 0), dtype=np.int64)
-        self._load(self._all)
 
     # -- who is in it ---------------------------------------------------------------------------------------------
 
     @staticmethod
     def admits(rows: list[SequenceTable], pool: BlockPool, *, share: bool) -> bool:
         """Whether these rows can go on in a lane: each behind its last slot, in blocks that no one else holds."""
-        size = pool.block_size
+        size, last, filled = pool.block_size, [], []
         for row in rows:
             if row.lane is not None:
                 row.catch_up()
-            issued, blocks = row.issued, len(row.blocks)
-            if issued != len(row.tokens) or blocks != -(-issued // size) or blocks <= row.first:
+            issued, blocks = row.issued, row.blocks
+            held = len(blocks)
+            if issued != len(row.tokens) or held != -(-issued // size) or held <= row.first:
                 return False
             if share and row.published < row.computed // size:
                 return False
-        issued_all = np.array([row.issued for row in rows])
-        held = issued_all % size > 0
-        last = np.array([row.blocks[-1] for row in rows])[held]
-        words, fill = pool.words[last], issued_all[held] % size
+            if issued % size:
+                last.append(blocks[-1])
+                filled.append(issued % size)
+        words = pool.words[last]
         state = words & ~FILL_MASK
-        alone = ((state == _WRITING) | (state == _COMMITTED)) & (words & FILL_MASK >= fill)
+        alone = ((state == _WRITING) | (state == _COMMITTED)) & (words & FILL_MASK >= np.array(filled))
         return bool(alone.all()) and not (pool.open_leases and pool.leases[last].any())
+
+    def takes_over(self, ids: list[int], members: frozenset[int]) -> list[int] | None:
+        """Which of these sequences are not in it; None if these are most of them."""
+        if len(ids) != len(members):
+            return None
+        new = members - self._at.keys()
+        return None if 2 * len(new) > len(ids) else [seq_id for seq_id in ids if seq_id in new] if new else []
 
     def have(self, ids: list[int], joining: list[SequenceTable]) -> None:
         """These sequences are in it from now on, in this order; `joining` are those that were not, and may (`admits`).
 
         It costs what changes: rows that stay are moved as arrays, those that leave catch up.
         """
-        for seq_id in self._at.keys() - set(ids):
+        members = frozenset(ids)
+        for seq_id in self._at.keys() - members:
             self.leave(self.rows[seq_id])
         for row in joining:
             row.step_out()
         before = self._all.shape[1]
-        state = np.array([self._facts(row) for row in joining], dtype=np.int64).reshape(-1, _STATE).T
+        facts = array("q", chain.from_iterable(map(self._facts, joining)))
+        state: IntArray = np.array(facts, dtype=np.int64).reshape(-1, _STATE).T
         order: IntArray | None = None
         if before:
             where = self._at | {row.seq_id: before + i for i, row in enumerate(joining)}
@@ -104,7 +117,7 @@ class Lane:
             self._store()
             state = np.concatenate((self._all, state), axis=1)[:, order]
         self._tokens.have([row.tokens for row in joining], order)
-        self.ids, self.members, self.intact = ids, frozenset(ids), True
+        self.ids, self.members, self.intact = ids, members, True
         self._at = dict(zip(ids, range(len(ids)), strict=True))
         for row in joining:
             row.lane = self
@@ -153,15 +166,17 @@ class Lane:
     def _arrange(self) -> None:
         """What follows from the arrays."""
         pool, size = self._pool, self._size
-        slots = (self.issued - 1) % size
-        self._ranges = slots * _NEXT_SLOT + (1 << 32)
-        self._words = np.maximum(pool.words[self.places.blocks] & FILL_MASK, slots + 1) | _WRITING
+        slots = (self.issued - _ONE) % size
+        self._ranges = slots * _ONE_SLOT + _HIGH
+        even = slots + _FIRST_SLOT
+        self._words = np.maximum(pool.words[self.places.blocks] & FILL_MASK | _WRITING, even)
         self._fills = self._words.view("<i2")[::4]
         # Slots behind a rollback are filled already: such a row fills none until its next block.
-        self._uneven = self.count + size if bool((self._words & FILL_MASK > slots + 1).any()) else self.count
+        self._uneven = self.count if self._words.tobytes() == even.tobytes() else self.count + size
         phases = (self.issued - self.count) % size
         order = np.argsort(phases, kind="stable")
-        self._turns = np.split(order, np.searchsorted(phases[order], np.arange(1, size)))
+        ends = np.searchsorted(phases[order], _FIRST_NUMBERS[1 : size + 1]).tolist()
+        self._turns = [order[lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
         self._turning: dict[int, list[SequenceTable]] = {}
         if pool.sink is not None:
             most = max(map(len, self._turns))

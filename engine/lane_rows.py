@@ -54,7 +54,9 @@ class LaneRows:
         self._who = seq_ids + (places.lblocks << _UPPER)
         every = _pairs(count)
         every.life[:], every.who[:] = places.blocks + (places.gens.astype(np.int64) << _UPPER), self._who
-        self._pairs = [_pairs(length) for length in range(most + 1)]
+        self._pairs: dict[int, _Pairs] = {}  # by length, to be written anew each time
+        self._turned: dict[int, Sheet] = {}  # parts of the sheets below, by where they begin or how many are turned
+        self._full: dict[int, Sheet] = {}
         self._appends = appends = Sheet.of(_WRITE, _DECODE, most + count)
         taken, written = appends.part(0, most), appends.part(most)
         taken.rows["kind"], taken.rows["fill"] = _ALLOC, 0
@@ -72,7 +74,7 @@ class LaneRows:
         self._written_fill, self._ranges = written.columns("fill", "aux")
         (self._landed_fill,) = landed.columns("fill")
         self._begins = begins = Sheet.of(_SCHED, 0, 1 + count)
-        begins.rows[:1] = Sheet.of(_STEP_BEGIN, 0, 1).rows
+        begins.raw[:1] = Sheet.of(_STEP_BEGIN, 0, 1).raw
         (self._members,) = begins.columns("aux")
         scheds = begins.part(1)
         scheds.rows["seq_id"], scheds.rows["fill"] = seq_ids, 1
@@ -85,7 +87,7 @@ class LaneRows:
         """These rows go on in fresh blocks, which are recorded with the next appends."""
         count = len(full)
         lo = self._from = self._most - count
-        life, who, both = self._pairs[count]
+        life, who, both = self._pairs.get(count) or self._pairs.setdefault(count, _pairs(count))
         _left(gens, _UPPER, life)
         _add(life, blocks, life)
         _add(self._who[full], _ONE_UP, who)
@@ -104,7 +106,10 @@ class LaneRows:
         self._ranges[:] = ranges
         self._written_fill[:] = fills
         lo, self._from = self._from, self._most
-        self._sink.emit_sheet(self._appends.part(lo))
+        sheet = self._turned.get(lo)
+        if sheet is None:
+            sheet = self._turned[lo] = self._appends.part(lo)
+        self._sink.emit_sheet(sheet)
 
     def schedule(self, ends: IntArray, members: int) -> None:
         """Record that a step of `members` sequences begins; of these, with the digest of the table row that each reads
@@ -133,7 +138,13 @@ class LaneRows:
         details[:, 1] = entered.tokens.view("<i8")[::2]
         details[:, 2] = entered.digests.view("<i8")[::2]
         details[:, 3] = self._identities[full]
-        self._sink.emit_sheet(self._ends.part(self._count if fills is None else 0, self._count + count), details)
+        if fills is None:
+            self._sink.emit_sheet(self._ends.part(self._count, self._count + count), details)
+            return
+        sheet = self._full.get(count)
+        if sheet is None:
+            sheet = self._full[count] = self._ends.part(0, self._count + count)
+        self._sink.emit_sheet(sheet, details)
 
 
 class _Pairs(NamedTuple):

@@ -66,7 +66,7 @@ class Stepping(TableCore):
             raise UsageError(f"append_many: {len(seq_ids)} sequences and {len(tokens)} tokens")
         with self._lock:
             self._begin(ahead=1)
-            lane = self._lane_of(seq_ids)
+            lane = self._lane_of(seq_ids) or self._lane_with(seq_ids)
             if lane is None:
                 rows = [self._look(seq_id) for seq_id in seq_ids]
                 if len(set(seq_ids)) < len(rows):
@@ -139,20 +139,32 @@ class Stepping(TableCore):
         return None if self._steps.await_any(lane.members) or not lane.writable() else lane
 
     def _lane_for(self, seq_ids: list[int], rows: list[SequenceTable]) -> Lane | None:
-        """A lane that has these rows from now on, if they can be one: that of most of them, or a new one."""
-        if len(rows) < self._least_lane or not self._plain:
+        """A new lane for these rows, if they can be one."""
+        if len(rows) < self._least_lane or not self._plain or self._steps.await_any(frozenset(seq_ids)):
             return None
-        if self._steps.await_any(frozenset(seq_ids)):
+        if not Lane.admits(rows, self.pool, share=self.prefixes.share):
             return None
-        lane = rows[0].lane or rows[-1].lane
-        joining = rows if lane is None else [row for row in rows if row.lane is not lane]
-        if lane is None or 2 * len(joining) > len(rows):
-            lane, joining = None, rows
-        if joining and not Lane.admits(joining, self.pool, share=self.prefixes.share):
+        lane = Lane(self.pool, self.prefixes)
+        lane.have(seq_ids, rows)
+        return lane if lane.writable() else None
+
+    def _lane_with(self, seq_ids: Sequence[int]) -> Lane | None:
+        """The lane of most of these sequences, for them alone from now on, if all of them can be in it."""
+        if len(seq_ids) < self._least_lane:
             return None
+        ends = (self._tables.get(seq_ids[0]), self._tables.get(seq_ids[-1]))
+        lane = next((row.lane for row in ends if row is not None and row.lane is not None), None)
         if lane is None:
-            lane = Lane(self.pool, self.prefixes)
-        lane.have(seq_ids, joining)
+            return None
+        ids = list(seq_ids)
+        members = frozenset(ids)
+        new = lane.takes_over(ids, members)
+        if new is None or self._steps.await_any(members):
+            return None
+        joining = [row for seq_id in new if (row := self._tables.get(seq_id)) is not None]
+        if len(joining) < len(new) or (joining and not Lane.admits(joining, self.pool, share=self.prefixes.share)):
+            return None
+        lane.have(ids, joining)
         return lane if lane.writable() else None
 
     def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:

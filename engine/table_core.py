@@ -130,8 +130,7 @@ class TableCore:
         self._copies.cancel_row(row, keep)
         tail = np.asarray(row.blocks[keep:], dtype=np.int64)
         self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
-        del row.blocks[keep:], row.gens[keep:]
-        row.changed()
+        row.cut(keep)
 
     def _refuse(self, seq_id: int, needed: int, available: int, found: Sequence[int] = ()) -> None:
         """`found` are cached blocks that the operation would hold: none of them can be evicted for it."""

@@ -17,6 +17,7 @@ from kvscope.traces.schema import digest_word, table_digest, to_signed
 if TYPE_CHECKING:
     from kvscope.engine.lane import Lane
 
+_MANY = 8  # entries from here on are digested faster as arrays
 NULL = -1  # the entry of a logical block that was given back behind a sliding window: nobody reads through it
 
 
@@ -60,12 +61,27 @@ class SequenceTable:
 
     def replace(self, lblock: int, block: int, gen: int) -> None:
         """Put another block at a logical position (copy-on-write)."""
+        self.step_out()
+        if self.first <= lblock < self.digested:
+            old = digest_word(self.blocks[lblock], self.gens[lblock], lblock)
+            self.digest += digest_word(block, gen, lblock) - old
         self.blocks[lblock] = block
         self.gens[lblock] = gen
-        self.changed()
+
+    def cut(self, keep: int) -> None:
+        """Take the entries from `keep` on out."""
+        self.step_out()
+        gone = self.digested - keep
+        if keep == self.first or gone >= _MANY:
+            self.digest = self.digested = 0
+        elif gone > 0:
+            entries = zip(self.blocks[keep:], self.gens[keep:], range(keep, self.digested), strict=False)
+            self.digest -= sum(digest_word(*entry) for entry in entries)
+            self.digested = keep
+        del self.blocks[keep:], self.gens[keep:]
 
     def changed(self) -> None:
-        """Entries were replaced or taken out: what is known of their digest is void. (Adding some does no harm.)"""
+        """Entries were taken out in front: what is known of their digest is void."""
         self.digest = self.digested = 0
         self.step_out()
 
@@ -74,7 +90,7 @@ class SequenceTable:
         end = len(self.blocks)
         start = self.digested or self.first
         if start < end:
-            if end - start < 8:
+            if end - start < _MANY:
                 entries = zip(self.blocks[start:], self.gens[start:], range(start, end), strict=True)
                 self.digest += sum(digest_word(*entry) for entry in entries)
             else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,10 @@ class TokenColumns:
         """Add sequences, of which these are all tokens; then have those of `order`, in that order."""
         size, used = self._size, self._used
         tails = [tokens[-size:] if len(tokens) >= size else [0] * (size - len(tokens)) + tokens for tokens in joining]
+        fresh: npt.NDArray[Any]
         try:
-            fresh: npt.NDArray[Any] = np.array(tails, dtype=self._kept.dtype)
-        except OverflowError:
+            fresh = np.array(array("i", list(chain.from_iterable(tails))), dtype=self._kept.dtype)
+        except (OverflowError, TypeError):
             self._widen()
             fresh = np.array(tails, dtype=object)
         fresh = fresh.reshape(-1, size).T

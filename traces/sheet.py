@@ -33,8 +33,9 @@ class Sheet:
     @classmethod
     def of(cls, kind: int, reason: int, count: int) -> Sheet:
         """`count` rows of this kind, with every other column as in a row to which it does not apply."""
-        rows = np.empty(count, ROW_DTYPE)
-        rows[:] = _BLANK
+        raw = np.empty(count, _RAW)
+        raw[:] = _BLANK.view(_RAW)  # whole rows: column by column takes twenty times as long
+        rows = raw.view(ROW_DTYPE)
         rows["kind"], rows["reason"] = kind, reason
         return cls(rows)
 

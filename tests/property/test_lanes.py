@@ -210,6 +210,32 @@ def test_lanes_are_taken_above() -> None:
     assert taken == 30
 
 
+def test_batch_that_changes_by_one_goes_on_in_its_lane() -> None:
+    """Sequences leave from the front, join at the end and change places: same rows as without lanes, one lane."""
+    pair = [Driver(kind, 60, 2, True) for kind in (Lanes, NoLanes)]
+    ids = [0, 1, 2, 3]
+    for driver in pair:
+        for seq in ids:
+            driver.do("admit", seq, [seq, 9, 1])
+        driver.do("decode", ids, 0, "rows", [])
+        driver.do("end")
+    lane = pair[0].manager._tables[0].lane
+    assert lane is not None
+    for turn in range(6):
+        gone, new = ids[turn % 3], 10 + turn
+        ids = [*[seq for seq in ids if seq != gone], new]
+        if turn == 4:
+            ids.insert(0, ids.pop())
+        for driver in pair:
+            driver.do("free", gone, Kind.FINISH)
+            driver.do("admit", new, [new, 8, 1, 2])
+            driver.do("decode", list(ids), turn, "rows", [])
+            driver.do("end")
+        assert all(pair[0].manager._tables[seq].lane is lane for seq in ids)
+    assert pair[0].state() == pair[1].state()
+    assert pair[0].rows() == pair[1].rows()
+
+
 def test_refused_batch_leaves_the_lane_as_it_was() -> None:
     driver = Driver(Lanes, 4, 2, True)
     driver.do("admit", 0, [1, 2, 3])
