@@ -42,6 +42,7 @@ from kvscope.traces import Kind, PoolFacts, Reason, Recorder
 from kvscope.traces.segment import MAX_BATCH_ROWS
 
 ROUNDS = 9
+PREFILL, DECODE, FORK, STOP, SHARE = Reason.PREFILL, Reason.DECODE, Reason.FORK, Reason.STOP, Kind.SHARE
 GATES = {BULK_ROW: (10.0, 3.0), ONE_ROW: (1.0, 0.6), SHARE_ROW: (5.0, 2.0), CALLS_ROW: (None, 8.0),
          CALL_ROW: (None, 1.5)}  # fmt: skip
 SIZES = (1 << 14, 1 << 18, 1 << 20)
@@ -53,37 +54,43 @@ def pool_bodies(num_blocks: int, sink: Recorder | None) -> Bodies:
     mine = pool.take(BULK, seq_id=2, lblock=0, reason=Reason.PREFILL)
     seq_ids, lblocks = np.arange(BATCH, dtype=np.int32), np.full(BATCH, 7, dtype=np.int32)
 
-    def begin() -> None:
-        if sink is not None:
-            sink.begin()
+    begin = sink.begin if sink is not None else None
 
     def bulk() -> int:
-        begin()
-        blocks = pool.take(BULK, seq_id=1, lblock=0, reason=Reason.PREFILL)
-        begin()
-        pool.release_row(blocks, seq_id=1, lblock=0, reason=Reason.STOP)
+        if begin is not None:
+            begin()
+        blocks = pool.take(BULK, seq_id=1, lblock=0, reason=PREFILL)
+        if begin is not None:
+            begin()
+        pool.release_row(blocks, seq_id=1, lblock=0, reason=STOP)
         return BULK
 
     def single() -> int:
         for _ in range(BATCH):
-            begin()
-            block = pool.take_one(seq_id=1, lblock=0, reason=Reason.DECODE)
-            begin()
-            pool.release(block, seq_id=1, lblock=0, reason=Reason.STOP)
+            if begin is not None:
+                begin()
+            block = pool.take_one(1, 0, DECODE)
+            if begin is not None:
+                begin()
+            pool.release(block, 1, 0, STOP)
         return BATCH
 
     def batch() -> int:
-        begin()
-        blocks = pool.take(BATCH, seq_id=seq_ids, lblock=lblocks, reason=Reason.DECODE)
-        begin()
-        pool.release_row(blocks, seq_id=seq_ids, lblock=lblocks, reason=Reason.STOP)
+        if begin is not None:
+            begin()
+        blocks = pool.take(BATCH, seq_id=seq_ids, lblock=lblocks, reason=DECODE)
+        if begin is not None:
+            begin()
+        pool.release_row(blocks, seq_id=seq_ids, lblock=lblocks, reason=STOP)
         return BATCH
 
     def share() -> int:
-        begin()
-        pool.retain_row(mine, Kind.SHARE, seq_id=3, reason=Reason.FORK)
-        begin()
-        pool.release_row(mine, seq_id=3, lblock=0, reason=Reason.STOP)
+        if begin is not None:
+            begin()
+        pool.retain_row(mine, SHARE, seq_id=3, reason=FORK)
+        if begin is not None:
+            begin()
+        pool.release_row(mine, seq_id=3, lblock=0, reason=STOP)
         return BULK
 
     return {BULK_ROW: bulk, ONE_ROW: single, SHARE_ROW: share, CALLS_ROW: batch, CALL_ROW: batch}

@@ -15,12 +15,12 @@ from kvscope.traces.schema import Reason
 MAX_BLOCKS = 1 << 24
 MAX_BLOCK_SIZE = 1024
 
-# The words of `BlockArrays.words`.
+# The words of `BlockArrays.words`, and of `BlockArrays.lives`.
 ENTRY, STATE, FILL_MASK = 1 << 32, 1 << 16, (1 << 16) - 1
+NEXT_LIFE = np.array(1 << 32)  # an array: a plain number costs an operation on arrays twice as much
 
-
-# The arrays of a pool, and what they hold of a block that was never handed out.
-_EMPTY = {"words": 0, "gen": 0, "leases": 0, "leased_slots": 0, "last_use_step": -1}
+# The arrays of a pool, and what they hold of a block that was never handed out; `lives` beside them.
+_EMPTY = {"words": 0, "leases": 0, "leased_slots": 0, "last_use_step": -1}
 
 
 _COUNTED = ("free", "private", "shared", "cached", "quarantined", "in_transit")
@@ -49,14 +49,21 @@ def check_geometry(num_blocks: int, block_size: int) -> None:
 class BlockArrays:
     """State, life, holders and fill of `num_blocks` blocks, and the lists that the unheld ones are on."""
 
+    # In slots: CPython is quick with an instance's attributes as long as it has 30 of them at most.
+    __slots__ = (
+        "_cached", "_entries", "_fenced", "_fill", "_free", "_gen", "_last_use", "_leases", "_quarantined", "_state",
+        "_words", "block_size", "completed_step", "entries", "fill", "gen", "last_use_step", "leased_slots", "leases",
+        "lives", "newest_use", "num_blocks", "num_held", "num_shared", "open_leases", "state", "users", "words",
+    )  # fmt: skip
+
     def __init__(self, num_blocks: int, block_size: int) -> None:
         check_geometry(num_blocks, block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.words = np.zeros(num_blocks, dtype="<i8")  # entries << 32 | state << 16 | fill: one access for all three
-        self.gen = np.zeros(num_blocks, dtype=np.int32)
+        self.lives = np.arange(num_blocks, dtype="<i8")  # gen << 32 | block, as a row of the trace holds both
         self.leases = np.zeros(num_blocks, dtype=np.int32)
-        self.leased_slots = np.zeros(num_blocks, dtype=np.int32)  # leading slots that some lease covers
+        self.leased_slots = np.zeros(num_blocks, dtype=np.int16)  # leading slots that some lease covers
         # The last step that used the block, as far as its releases tell (`BlockPool.release`). Below 0: by none since
         # it was handed out while step -2 - n was the last one begun; that one does not use it.
         self.last_use_step = np.full(num_blocks, -1, dtype=np.int64)
@@ -72,7 +79,8 @@ class BlockArrays:
         self._quarantined: dict[int, Reason] = {}  # and why each was given back
 
     def _look_at_arrays(self) -> None:
-        # The parts of the words, as arrays of their own.
+        # The parts of words and lives, as arrays of their own.
+        self.gen = self.lives.view("<i4")[1::2]
         self.entries = self.words.view("<i4")[1::2]
         self.state = self.words.view("u1")[2::8]
         self.fill = self.words.view("<i2")[0::4]
@@ -91,6 +99,7 @@ class BlockArrays:
             for name, empty in _EMPTY.items():
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(added, empty, dtype=old.dtype)]))
+            self.lives = np.concatenate([self.lives, np.arange(num_blocks - added, num_blocks, dtype="<i8")])
             self._look_at_arrays()
         free = [block for block in self._free.to_list() if block < num_blocks]
         self._free = FreeList.of(free + list(range(self.num_blocks, num_blocks)), num_blocks)

@@ -25,6 +25,8 @@ Published = tuple[int, int, int, tuple[int, ...]]  # block, sequence, logical bl
 class BlockLife(BlockArrays):
     """The transitions of a single block behind its allocation; every one is one event."""
 
+    __slots__ = ("index", "sink")
+
     def __init__(
         self, num_blocks: int, block_size: int, *, sink: EventSink | None = None, index: PrefixIndex | None = None
     ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+AHEAD = 128  # ids that lie in lists, at most so many in each
 _FIRST_NUMBERS = np.arange(1 << 13, dtype=np.int32)
 
 
@@ -20,66 +23,102 @@ class FreeList:
 
     It checks nothing: whether a block may be here is the pool's business. There is room for more ids than the pool
     has blocks, so that a faulty pool which frees a block twice is found by a checker, not by a crash here.
+
+    Single ids are handed out of a list, `ahead`, and collected in another, `behind`: that takes a fifth of the time of
+    an array. The ids lie in `ahead` (the next one last), then in the ring from `_head` on, then in `behind`.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self._capacity = 2 * num_blocks + 16
         self._ring = np.empty(self._capacity, dtype=np.int64)
         self._ring[:num_blocks] = np.arange(num_blocks)
-        self._slots = self._ring.data  # one item at a time: three times as fast as the array
         self._head = 0
-        self.count = num_blocks
+        self._filed = num_blocks  # ids in the ring
+        self.ahead: list[int] = []
+        self.behind: list[int] = []
 
     @classmethod
     def of(cls, blocks: list[int], num_blocks: int) -> FreeList:
         """The list of a pool of `num_blocks` blocks that holds these, in this order."""
         made = cls(num_blocks)
         made._ring[: len(blocks)] = blocks
-        made.count = len(blocks)
+        made._filed = len(blocks)
         return made
 
+    @property
+    def count(self) -> int:
+        """How many ids there are."""
+        return self._filed + len(self.ahead) + len(self.behind)
+
     def __len__(self) -> int:
-        return self.count
+        return self._filed + len(self.ahead) + len(self.behind)
 
     def pop(self) -> int:
         """Take the block that was freed longest ago; there must be one."""
-        block: int = self._slots[self._head]
-        head = self._head + 1
-        self._head = head if head < self._capacity else 0
-        self.count -= 1
-        return block
+        if not self.ahead:
+            self._look_ahead()
+        return self.ahead.pop()
+
+    def push(self, block: int) -> None:
+        """Put a block at the end."""
+        self.behind.append(block)
+        if len(self.behind) >= AHEAD:
+            self.file()
 
     def pop_many(self, count: int) -> IntArray:
         """Take `count` blocks in the order they were freed; there must be as many."""
-        assert self.count >= count, "more blocks than the free list has"
+        if self.ahead or self._filed < count:
+            self._back()
+        assert self._filed >= count, "more blocks than the free list has"
         head, end = self._head, self._head + count
         if end <= self._capacity:
             blocks = self._ring[head:end].copy()
         else:
             blocks = np.concatenate([self._ring[head:], self._ring[: end - self._capacity]])
-        self._head = end % self._capacity
-        self.count -= count
+        self._head = end if end < self._capacity else end - self._capacity
+        self._filed -= count
         return blocks
-
-    def push(self, block: int) -> None:
-        """Put a block at the end."""
-        end = self._head + self.count
-        self._slots[end if end < self._capacity else end - self._capacity] = block
-        self.count += 1
 
     def push_many(self, blocks: IntArray) -> None:
         """Put blocks at the end, in this order."""
-        start, count = (self._head + self.count) % self._capacity, len(blocks)
-        room = self._capacity - start
-        if count <= room:
-            self._ring[start : start + count] = blocks
+        if self.behind:
+            self.file()
+        start, count = self._head + self._filed, len(blocks)
+        if start >= self._capacity:
+            start -= self._capacity
+        end = start + count
+        if end <= self._capacity:
+            self._ring[start:end] = blocks
         else:
+            room = self._capacity - start
             self._ring[start:] = blocks[:room]
             self._ring[: count - room] = blocks[room:]
-        self.count += count
+        self._filed += count
 
     def to_list(self) -> list[int]:
         """All ids, next one first."""
-        places = (self._head + np.arange(self.count)) % self._capacity
-        listed: list[int] = self._ring[places].tolist()
-        return listed
+        places = (self._head + np.arange(self._filed)) % self._capacity
+        return [*reversed(self.ahead), *self._ring[places].tolist(), *self.behind]
+
+    def file(self) -> None:
+        """What was pushed singly goes into the ring."""
+        blocks, self.behind = self.behind, []
+        self.push_many(np.frombuffer(array("q", blocks), np.int64))  # quicker than from a list
+
+    def _look_ahead(self) -> None:
+        """Have the next id in `ahead`; there must be one."""
+        if not self._filed:
+            self.file()
+        blocks = self.pop_many(min(self._filed, AHEAD)).tolist()
+        blocks.reverse()
+        self.ahead = blocks
+
+    def _back(self) -> None:
+        """Everything goes into the ring."""
+        if self.behind:
+            self.file()
+        blocks, self.ahead = self.ahead[::-1], []
+        start = self._head - len(blocks)
+        self._ring[np.arange(start, self._head)] = blocks  # places below 0 are at the ring's end
+        self._head = start if start >= 0 else start + self._capacity
+        self._filed += len(blocks)

@@ -152,7 +152,7 @@ class Lane:
         self._ragged = set(np.flatnonzero(self._before < 0).tolist()) if self._prefixes.share else set()
         count = state.shape[1]
         self._expected = np.full(count, -1, dtype=np.int64)  # the words that the last commit has left
-        self._found, self._lives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
+        self._found = np.empty(count, dtype=np.int64)
 
     def _store(self) -> None:
         """Put the arrays back of which `_load` has made others."""
@@ -225,7 +225,8 @@ class Lane:
     def _take(self, full: IntArray) -> None:
         """A fresh block for these rows. A step still to end knows the places as they were: then they are made anew."""
         pool = self._pool
-        blocks, gens = pool.hand_out(len(full))
+        blocks, lives = pool.hand_out(len(full))
+        gens = lives.view("<i4")[1::2]
         if self.computed is not self.issued:
             self.places = self.places.copy()
         places = self.places
@@ -257,8 +258,7 @@ class Lane:
         if not decodes.latest:
             return False
         pool.words.take(blocks, None, words, "clip")
-        pool.gen.take(blocks, None, self._lives, "clip")
-        if words.tobytes() != self._words.tobytes() or self._lives.tobytes() != places.gens.tobytes():
+        if words.tobytes() != self._words.tobytes() or pool.gen[blocks].tobytes() != places.gens.tobytes():
             return False
         if pool.open_leases and pool.leases[blocks].any():
             return False

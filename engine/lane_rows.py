@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kvscope.engine.batch import Places
 from kvscope.engine.free_list import IntArray
 from kvscope.engine.prefix_cache import Entered
-from kvscope.traces.rows import ROW_DTYPE
+from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.schema import Kind, Reason, life_words
 from kvscope.traces.sheet import Sheet
 from kvscope.traces.sink import EventSink

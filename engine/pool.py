@@ -21,14 +21,12 @@ transition is one event; nothing here changes without one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE
+from kvscope.engine.block_arrays import ENTRY, FILL_MASK, NEXT_LIFE, STATE
 from kvscope.engine.block_life import CACHED, COMMITTED, FREED, IN_TRANSIT, PUBLISHED, WRITING, BlockLife
-from kvscope.engine.free_list import IntArray, numbers
+from kvscope.engine.free_list import AHEAD, IntArray, numbers
 from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sink import Ints
@@ -36,9 +34,8 @@ from kvscope.traces.sink import Ints
 _ALLOC, _RELEASE = int(Kind.ALLOC), int(Kind.RELEASE)
 _BULK = 7  # rows from here on are cheaper as arrays
 _HANDED_OUT = ENTRY | WRITING * STATE
-_ONE, _FRESH = np.array(1, dtype=np.int32), np.array(_HANDED_OUT)  # numpy is faster with these than with numbers
+_FRESH = np.array(_HANDED_OUT)  # numpy is faster with it than with a number
 _PLAIN_END = ENTRY | PUBLISHED * STATE  # words of at most one entry below this: not in the prefix index
-_least, _most = np.minimum.reduce, np.maximum.reduce
 
 
 class BlockPool(BlockLife):
@@ -54,55 +51,58 @@ class BlockPool(BlockLife):
         Raises:
             OutOfBlocks: fewer are available; nothing was changed.
         """
-        blocks, gens = self.hand_out(count)
+        blocks, lives = self.hand_out(count)
         if self.sink is not None and count:
             if lblock.__class__ is int:
                 lblock = numbers(lblock, count)
-            self.sink.emit_many(
-                _ALLOC, reason, block=blocks, gen=gens, ref_before=0, ref_after=1, fill=0, seq_id=seq_id, lblock=lblock
-            )  # fmt: skip
+            self.sink.emit_lives(_ALLOC, reason, lives, 0, 1, 0, seq_id, lblock)
         return blocks
 
-    def hand_out(self, count: int) -> tuple[IntArray, npt.NDArray[np.int32]]:
-        """`take`, its caller records it: the blocks and their lives.
+    def hand_out(self, count: int) -> tuple[IntArray, IntArray]:
+        """`take`, its caller records it: the blocks and their `lives`.
 
         Raises:
             OutOfBlocks: fewer are available; nothing was changed.
         """
-        if count > self._free.count:
+        free = self._free
+        if count > free.count:
             if count > self.num_available:
                 raise OutOfBlocks(count, self.num_available, self.shortage(count))
-            while self._free.count < count:
+            while free.count < count:
                 self.evict()
-        blocks = self._free.pop_many(count)
-        gens = self.gen[blocks]
-        gens += _ONE
-        self.gen[blocks] = gens
+        blocks = free.pop_many(count)
+        lives = self.lives[blocks]
+        lives += NEXT_LIFE
+        self.lives[blocks] = lives
         self.words[blocks] = _FRESH
         self.num_held += count
         if self.users:
             self.last_use_step[blocks] = -2 - self.newest_use
-        return blocks, gens
+        return blocks, lives
 
-    def take_one(self, *, seq_id: int, lblock: int, reason: Reason) -> int:
+    def take_one(self, seq_id: int, lblock: int, reason: Reason) -> int:
         """`take` of a single block, at a third of its cost.
 
         Raises:
             OutOfBlocks: none is available; nothing was changed.
         """
-        if self._free.count == 0:
-            if not self._cached:
-                raise OutOfBlocks(1, 0, self.shortage(1))
-            self.evict()
-        block = self._free.pop()
+        try:
+            block = self._free.ahead.pop()
+        except IndexError:
+            if not self._free.count:
+                if not self._cached:
+                    raise OutOfBlocks(1, 0, self.shortage(1)) from None
+                self.evict()
+            block = self._free.pop()
         self._words[block] = _HANDED_OUT
         self.num_held += 1
         if self.users:
             self._last_use[block] = -2 - self.newest_use
         gen = self._gen[block] + 1
         self._gen[block] = gen
-        if self.sink is not None:
-            self.sink.emit(_ALLOC, reason, block, gen, 0, 1, 0, seq_id, lblock)
+        sink = self.sink
+        if sink is not None:
+            sink.emit_alloc(reason, block, gen, seq_id, lblock)
         return block
 
     def retain(
@@ -132,20 +132,23 @@ class BlockPool(BlockLife):
         elif held == 2:
             self.num_shared += 1
 
-    def release(self, block: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
+    def release(self, block: int, seq_id: int, lblock: int, reason: Reason) -> None:
         """One table entry gone; the last holder's release frees, quarantines or caches the block."""
+        word = self._words[block]
         if (
-            ENTRY <= self._words[block] < _PLAIN_END  # its only holder, and not in the index
+            ENTRY <= word < _PLAIN_END  # its only holder, and not in the index
             and self.open_leases == 0
             and self.newest_use <= self.completed_step
         ):
-            if self.sink is not None:
-                gen = self._gen[block]
-                self.sink.emit(_RELEASE, reason, block, gen, 1, 0, self._fill[block], seq_id, lblock)
-                self.sink.emit(FREED, reason, block, gen, 0, 0, 0)
+            sink = self.sink
+            if sink is not None:
+                sink.emit_end(reason, block, self._gen[block], word & FILL_MASK, seq_id, lblock)
             self.num_held -= 1
             self._words[block] = 0
-            self._free.push(block)
+            behind = self._free.behind
+            behind.append(block)
+            if len(behind) == AHEAD:
+                self._free.file()
             return
         held = self._entries[block]
         before = held + self._leases[block]
@@ -178,31 +181,30 @@ class BlockPool(BlockLife):
     def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason, lblock: int = 0) -> None:
         """`retain` of a table row from logical block `lblock` on; the blocks are distinct and in a table already."""
         words = self.words[blocks]
-        low = int(_least(words)) if len(blocks) >= _BULK else 0
+        low, high = _span(words) if len(blocks) >= _BULK else (0, 0)
         if low < ENTRY:
             for i, block in enumerate(blocks.tolist(), lblock):
                 self.retain(block, kind, seq_id=seq_id, lblock=i, reason=reason)
             return
-        alike = int(_most(words)) == low  # as a rule: blocks of a prefix are full, and shared by the same tables
+        alike = low == high  # as a rule: blocks of a prefix are full, and shared by the same tables
         self.words[blocks] = low + ENTRY if alike else words + ENTRY
         alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else int(np.count_nonzero(words < 2 * ENTRY))
         self.num_shared += alone
         if self.sink is not None:
-            before, after = self._references(blocks, words, 1)
-            self.sink.emit_many(
-                kind, reason, block=blocks, gen=self.gen[blocks], ref_before=before, ref_after=after,
-                fill=low & FILL_MASK if alike else words & FILL_MASK, seq_id=seq_id,
-                lblock=numbers(lblock, len(blocks)),
-            )  # fmt: skip
+            before, after = self._references(blocks, words, low, high, 1)
+            fill: Ints = low & FILL_MASK if alike else words & FILL_MASK
+            logical = numbers(lblock, len(blocks))
+            self.sink.emit_lives(kind, reason, self.lives[blocks], before, after, fill, seq_id, logical)
 
     def release_row(self, blocks: IntArray, *, seq_id: Ints, lblock: Ints, reason: Reason) -> None:
         """`release` of the end of a table row, from logical block `lblock` on, last first; the blocks are distinct.
 
         With arrays for `seq_id` and `lblock`: of one block of each of these sequences, the last one first.
         """
-        words = self.words[blocks]
-        if len(blocks) < _BULK or _least(words) < ENTRY:
-            for i in range(len(blocks) - 1, -1, -1):
+        words, count = self.words[blocks], len(blocks)
+        low, high = _span(words) if count >= _BULK else (0, 0)
+        if low < ENTRY:
+            for i in range(count - 1, -1, -1):
                 sequence = seq_id if isinstance(seq_id, int) else int(seq_id[i])
                 logical = lblock + i if isinstance(lblock, int) else int(lblock[i])
                 self.release(int(blocks[i]), seq_id=sequence, lblock=logical, reason=reason)
@@ -211,29 +213,27 @@ class BlockPool(BlockLife):
         words = words[::-1]
         if self.users:
             self.use_row(blocks, seq_id)
-        low, high = int(_least(words)), int(_most(words))
-        gens: npt.NDArray[Any] = self.gen[blocks] if self.sink is not None else blocks
+        lives = blocks  # without a sink nobody asks
         if self.sink is not None:
-            before, after = self._references(blocks, words, -1)
-            self.sink.emit_many(
-                _RELEASE, reason, block=blocks, gen=gens, ref_before=before, ref_after=after,
-                fill=low & FILL_MASK if low == high else words & FILL_MASK,
-                seq_id=seq_id if isinstance(seq_id, int) else seq_id[::-1],
-                lblock=(numbers(lblock, len(blocks)) if isinstance(lblock, int) else lblock)[::-1],
+            lives = self.lives[blocks]
+            before, after = self._references(blocks, words, low, high, -1)
+            fill: Ints = low & FILL_MASK if low == high else words & FILL_MASK
+            self.sink.emit_lives(
+                _RELEASE, reason, lives, before, after, fill,
+                seq_id if isinstance(seq_id, int) else seq_id[::-1],
+                (numbers(lblock, count) if isinstance(lblock, int) else lblock)[::-1],
             )  # fmt: skip
         quiet = self.open_leases == 0 and self.newest_use <= self.completed_step
         if quiet and high < _PLAIN_END:  # one entry each, not published: all of them are free now
-            self.num_held -= len(blocks)
-            self._free_many(blocks, gens, reason)
+            self.num_held -= count
+            self._free_many(blocks, lives, reason)
         elif low == high >= 2 * ENTRY:  # others hold all of them
             self.words[blocks] = low - ENTRY
-            self.num_shared -= len(blocks) if low < 3 * ENTRY else 0
+            self.num_shared -= count if low < 3 * ENTRY else 0
         else:
-            self._let_go(blocks, words - ENTRY, gens, reason, quiet=quiet)
+            self._let_go(blocks, words - ENTRY, lives, reason, quiet=quiet)
 
-    def _let_go(
-        self, blocks: IntArray, words: IntArray, gens: npt.NDArray[Any], reason: Reason, *, quiet: bool
-    ) -> None:
+    def _let_go(self, blocks: IntArray, words: IntArray, lives: IntArray, reason: Reason, *, quiet: bool) -> None:
         """`words` are these blocks' from now on: some are free, some are kept, some still held.
 
         quiet: no block is leased, and no step is open.
@@ -247,21 +247,33 @@ class BlockPool(BlockLife):
         if not quiet:
             plain &= (self.leases[blocks] == 0) & (self.last_use_step[blocks] <= self.completed_step)
         if plain.any():
-            self._free_many(blocks[plain], gens[plain], reason)
+            self._free_many(blocks[plain], lives[plain], reason)
         for block in blocks[unheld & ~plain].tolist():
             self._unheld(block, reason)
 
-    def _references(self, blocks: IntArray, words: IntArray, change: int) -> tuple[Ints, Ints]:
-        """References of these blocks before and after each gets `change` table entries; numbers where all are equal."""
-        low, high = int(_least(words)) >> 32, int(_most(words)) >> 32
+    def _references(self, blocks: IntArray, words: IntArray, low: int, high: int, change: int) -> tuple[Ints, Ints]:
+        """References of these blocks before and after each gets `change` table entries; numbers where all are equal.
+
+        low, high: the least and the greatest of their `words`.
+        """
+        low, high = low >> 32, high >> 32
         if self.open_leases == 0 and low == high:
             return low, low + change
         before = (words >> 32) + self.leases[blocks]
         return before, before + change
 
-    def _free_many(self, blocks: IntArray, gens: npt.NDArray[Any], reason: Reason) -> None:
+    def _free_many(self, blocks: IntArray, lives: IntArray, reason: Reason) -> None:
         """Blocks without a holder go to the free list."""
         if self.sink is not None:
-            self.sink.emit_many(FREED, reason, block=blocks, gen=gens, ref_before=0, ref_after=0, fill=0)
+            self.sink.emit_lives(FREED, reason, lives, 0, 0, 0)
         self.words[blocks] = 0
         self._free.push_many(blocks)
+
+
+def _span(words: IntArray) -> tuple[int, int]:
+    """The least and the greatest of some words; at a sixth of the cost where all are equal."""
+    data = words.tobytes()
+    if data[8:] == data[:-8]:
+        word: int = words.item(0)
+        return word, word
+    return words.item(words.argmin()), words.item(words.argmax())  # quicker than the reductions

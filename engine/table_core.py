@@ -176,7 +176,7 @@ class TableCore:
         """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
         if self._sink is not None:
             self._sink.step = self._steps.number + ahead
-            self._sink.begin()
+            self._sink.begin(3)  # called by whoever called the operation that calls this
 
     def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,
               lblock: int = -1, aux: int = 0) -> int:  # fmt: skip

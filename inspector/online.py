@@ -25,7 +25,7 @@ from kvscope.inspector.screen.screen import Screen, understood
 from kvscope.inspector.source import TraceLike, frozen, rows_until
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sheet import Sheet
-from kvscope.traces.sink import EventSink, Ints
+from kvscope.traces.sink import EventSink, Ints, SpelledOut
 
 Reaction = Literal["log", "raise"]
 
@@ -35,7 +35,7 @@ _EVERY = 4096
 _COLUMNS = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
 
 
-class OnlineSanitizer:
+class OnlineSanitizer(SpelledOut):
     """An `EventSink` in front of another one.
 
     Args:

@@ -23,7 +23,7 @@ from kvscope.errors import UsageError
 from kvscope.inspector.source import life
 from kvscope.traces.schema import Kind, unpack_range
 from kvscope.traces.sheet import Sheet
-from kvscope.traces.sink import EventSink, Frame, Ints
+from kvscope.traces.sink import EventSink, Frame, Ints, SpelledOut
 
 _WATCHED = {Kind.WRITE: "writes", Kind.COW: "is copied into", Kind.SWAP_IN: "is swapped into", Kind.ALLOC: "is given"}
 _KINDS = frozenset(int(kind) for kind in _WATCHED)
@@ -53,7 +53,7 @@ class Hit:
         return f"sequence {self.seq_id} {_WATCHED[self.kind]} {name}: seq {self.seq}, step {self.step}{where}"
 
 
-class WatchPoints:
+class WatchPoints(SpelledOut):
     """An `EventSink` that reports what touches some blocks, and passes everything on.
 
     Args:

@@ -18,7 +18,7 @@ from kvscope.traces.folder import LATE
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.manifest import load_manifest
 from kvscope.traces.place import place_of
-from kvscope.traces.rows import events_of
+from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import DETAIL_FIELDS, EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import SealedRows, Unreadable
 from kvscope.traces.tables import LateFile

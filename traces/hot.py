@@ -2,7 +2,7 @@
 
     0       header, 4096 bytes: magic "KVSHOT01", u32 row bytes (56), u32 detail bytes (72), u64 capacity C,
             a power of two; i64 sealed (rows below it are in segments), i64 dropped, i64 clipped
-    4096    C rows, as rows.py lays them out; row `seq` in slot seq % C, committed by its mark seq + 1
+    4096    C rows, as row_layout.py lays them out; row `seq` in slot seq % C, committed by its mark seq + 1
     then    C detail records: 8 int64 values, right-aligned, and a mark (seq + 1) * 16 + number of values
 
 A store into a shared mapping belongs to the system at once: it outlives a killed process (not a power cut). The
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.folder import is_locked, open_regular
-from kvscope.traces.rows import ROW_BYTES, ROW_DTYPE
+from kvscope.traces.row_layout import ROW_BYTES, ROW_DTYPE
 
 MAGIC = b"KVSHOT01"
 _LOOKS = 8

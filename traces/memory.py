@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.origins import Level
-from kvscope.traces.rows import ROW_BYTES, events_of
+from kvscope.traces.row_layout import ROW_BYTES, events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sheet import SheetWriter
 from kvscope.traces.sink import Details, PoolFacts, Site

@@ -25,7 +25,7 @@ from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.ondemand import DetailsOnDemand, on_demand, read_only
 from kvscope.traces.place import place_of
 from kvscope.traces.retention import load_base
-from kvscope.traces.rows import events_of
+from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable
 from kvscope.traces.seek import Seeker, first_past

@@ -34,7 +34,6 @@ from kvscope.traces.manifest import write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
 from kvscope.traces.retention import Kept, Retention
-from kvscope.traces.rows import marks_from
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
 from kvscope.traces.sheet import SheetWriter
@@ -289,7 +288,7 @@ class Recorder(SheetWriter):
             first = self._sealed
             slot = first & self._mask
             count = min(self._next - first, self._seal_rows, self._mask + 1 - slot)
-            written = self._marks[slot : slot + count] == marks_from(first, count)
+            written = self._marks[slot : slot + count] == np.arange(first + 1, first + 1 + count)
             if not written.all():
                 count = int(np.argmin(written))
             if not count:

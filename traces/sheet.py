@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.rows import FEW_MARKS, FIRST_MARKS, ROW_BYTES, ROW_DTYPE, RowWriter, marks_from
+from kvscope.traces.row_layout import ORIGIN, ROW_BYTES, ROW_DTYPE, WORD, marks_from
+from kvscope.traces.rows import RowWriter
 
-_ORIGIN = struct.Struct("<q")  # of a row, as one number
-_add = np.add
 _RAW = np.dtype(f"V{ROW_BYTES}")
 _BLANK = np.zeros(1, ROW_DTYPE)
 for _name in ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill"):
@@ -54,6 +52,8 @@ class Sheet:
 class SheetWriter(RowWriter):
     """A `RowWriter` of sheets as well."""
 
+    __slots__ = ()
+
     def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
         """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
 
@@ -61,7 +61,7 @@ class SheetWriter(RowWriter):
         """
         rows = sheet.raw
         count = len(rows)
-        origin: int = _ORIGIN.unpack(self._origin)[0]
+        origin: int = WORD.unpack(ORIGIN.pack(self.step, self._place))[0]
         seq = self._next  # until it is claimed nothing may call
         slot = seq & self._mask
         after = seq + count
@@ -78,10 +78,7 @@ class SheetWriter(RowWriter):
                 without = count - len(details)
                 self._detail_rows(seq + without, slot + without, details)
         finally:
-            if count <= FEW_MARKS:
-                _add(FIRST_MARKS[:count], np.array(seq), marks[slot:end])
-            else:
-                marks[slot:end] = marks_from(seq, count)
+            marks[slot:end] = self._marks_of(seq, count)
         return seq
 
     def _emit_pieces(self, sheet: npt.NDArray[np.void], origin: int, details: npt.NDArray[np.int64] | None) -> int:

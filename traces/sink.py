@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
-from kvscope.traces.schema import EventArray
+from kvscope.traces.schema import EventArray, Kind
 
 if TYPE_CHECKING:
     from kvscope.traces.sheet import Sheet
@@ -19,6 +19,7 @@ Ints = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 Details = tuple[npt.NDArray[np.int64], list[tuple[int, ...]]]
 
 MAX_BLOCK_SIZE = 2**15 - 1  # `fill` is an int16
+_ALLOC, _RELEASE, _FREE = int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE)
 
 
 class Frame(NamedTuple):
@@ -112,8 +113,11 @@ class EventSink(Protocol):
         """Never name these files (a pool's own modules) as the call site of an operation."""
         ...
 
-    def begin(self) -> None:
-        """Start an operation: one clock read, one call site and one actor, shared by the rows that follow."""
+    def begin(self, above: int = 1) -> None:
+        """Start an operation: one clock read, one call site and one actor, shared by the rows that follow.
+
+        `above`: how many frames above this one the operation was called, as far as the caller knows; a hint.
+        """
         ...
 
     def emit(
@@ -153,6 +157,21 @@ class EventSink(Protocol):
         """
         ...
 
+    def emit_alloc(self, reason: int, block: int, gen: int, seq_id: int, lblock: int) -> int:
+        """`emit` of the ALLOC row of an empty block with its first holder."""
+        ...
+
+    def emit_end(self, reason: int, block: int, gen: int, fill: int, seq_id: int, lblock: int) -> int:
+        """`emit` of the RELEASE row of a block's last holder and of the FREE row behind it; returns the first seq."""
+        ...
+
+    def emit_lives(
+        self, kind: int, reason: int, lives: npt.NDArray[np.int64], ref_before: Ints, ref_after: Ints, fill: Ints,
+        seq_id: Ints = -1, lblock: Ints = -1,
+    ) -> int:  # fmt: skip
+        """`emit_many` with block and life of each row in one number: `block | gen << 32`."""
+        ...
+
     def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
         """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
 
@@ -167,6 +186,31 @@ class EventSink(Protocol):
     def fact(self, record: Mapping[str, Any]) -> None:
         """Append one JSON object to the facts of the run."""
         ...
+
+
+class SpelledOut:
+    """The short calls of an `EventSink` by means of `emit` and `emit_many`: for a sink that looks at each row."""
+
+    def emit_alloc(self: EventSink, reason: int, block: int, gen: int, seq_id: int, lblock: int) -> int:
+        """As `EventSink.emit_alloc`."""
+        return self.emit(_ALLOC, reason, block, gen, 0, 1, 0, seq_id, lblock)
+
+    def emit_end(self: EventSink, reason: int, block: int, gen: int, fill: int, seq_id: int, lblock: int) -> int:
+        """As `EventSink.emit_end`."""
+        seq = self.emit(_RELEASE, reason, block, gen, 1, 0, fill, seq_id, lblock)
+        self.emit(_FREE, reason, block, gen, 0, 0, 0)
+        return seq
+
+    def emit_lives(
+        self: EventSink, kind: int, reason: int, lives: npt.NDArray[np.int64], ref_before: Ints, ref_after: Ints,
+        fill: Ints, seq_id: Ints = -1, lblock: Ints = -1,
+    ) -> int:  # fmt: skip
+        """As `EventSink.emit_lives`."""
+        halves = lives.view("<i4")
+        return self.emit_many(
+            kind, reason, block=halves[0::2], gen=halves[1::2], ref_before=ref_before, ref_after=ref_after, fill=fill,
+            seq_id=seq_id, lblock=lblock,
+        )  # fmt: skip
 
 
 class Trace(Protocol):

@@ -65,8 +65,8 @@ class _HandsOutAgain(BlockPool):
 
     _count = 0
 
-    def take_one(self, *, seq_id: int, lblock: int, reason: Reason) -> int:
-        block = super().take_one(seq_id=seq_id, lblock=lblock, reason=reason)
+    def take_one(self, seq_id: int, lblock: int, reason: Reason) -> int:
+        block = super().take_one(seq_id, lblock, reason)
         self._count += 1
         if self._count % 3 == 0:
             rest = [self._free.pop() for _ in range(self._free.count)]

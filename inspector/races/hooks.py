@@ -24,23 +24,23 @@ from kvscope.inspector.races.worker import Failure
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind
 from kvscope.traces.sheet import Sheet, SheetWriter
-from kvscope.traces.sink import EventSink, Ints
+from kvscope.traces.sink import EventSink, Ints, SpelledOut
 
 _KINDS = {int(kind): kind.name for kind in Kind}
 
 
-class Switching(SheetWriter):
+class Switching(SpelledOut, SheetWriter):
     """Makes every row of a recorder a switch point, just before it is written. quick: leave out call sites."""
 
     quick = True
 
-    def begin(self) -> None:
+    def begin(self, above: int = 1) -> None:
         """Where a call came from is looked up only in a run that is to be shown."""
         control = current()
         if control is not None and control.detail is None and self.quick:
             self.begin_at(self._next)
         else:
-            super().begin()
+            super().begin(above + 1)
 
     def emit(
         self, kind: int, reason: int = 0, block: int = -1, gen: int = -1, ref_before: int = -1, ref_after: int = -1,

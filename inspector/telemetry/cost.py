@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 EVERY = 64  # steps; a timed one is a little slower
-_CALLS = ("begin", "begin_at", "emit", "emit_many", "emit_sheet", "detail", "fact")
+_CALLS = (
+    "begin", "begin_at", "emit", "emit_many", "emit_alloc", "emit_end", "emit_lives", "emit_sheet", "detail", "fact",
+)  # fmt: skip
 
 
 class RecordingCost:
@@ -22,6 +24,7 @@ class RecordingCost:
         self._sink, self._every = sink, every
         self._left = every
         self._inside = 0.0
+        self._timing = False
         self._began = 0.0
         self._before: dict[str, Any] = {}
         sink.skip_frames([__file__])  # no call site is here
@@ -64,10 +67,13 @@ class RecordingCost:
         clock = time.perf_counter
 
         def timed(*args: Any, **more: Any) -> Any:
-            start = clock()
+            if self._timing:  # one call of the sink may be made of others
+                return call(*args, **more)
+            start, self._timing = clock(), True
             try:
                 return call(*args, **more)
             finally:
+                self._timing = False
                 self._inside += clock() - start
 
         return timed

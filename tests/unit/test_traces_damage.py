@@ -20,7 +20,7 @@ from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
 from kvscope.traces.codec import encode_batch
 from kvscope.traces.files import MAX_PENDING_BYTES, AppendFile, dump_late, dump_line, parse_line, read_late
 from kvscope.traces.manifest import manifest_crc
-from kvscope.traces.rows import ROW_DTYPE
+from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.segment import INDEX_DTYPE, SegmentWriter
 
 POOL = PoolFacts(num_blocks=64, block_size=16)

@@ -23,6 +23,7 @@ from kvscope.traces import (
     Recorder,
     open_trace,
 )
+from kvscope.traces.sink import SpelledOut
 
 POOL = PoolFacts(num_blocks=64, block_size=16, block_bytes=4096)
 
@@ -109,6 +110,42 @@ def test_bulk_rows_equal_single_rows(both: Both) -> None:
     both.recorder.close()
     same(both.memory, both.path)
     np.testing.assert_array_equal(both.memory.events, singles.events)
+
+
+def test_short_calls_write_the_rows_of_the_long_ones(both: Both) -> None:
+    spelled = SpelledMemory(POOL, clock=lambda: 7)
+    both.step_to(4)
+    spelled.step = 4
+    both.begin_at(99, 0, 0, 1)
+    spelled.begin_at(99, 0, 0, 1)
+    lives = np.arange(90) | np.arange(90) % 5 << 32
+    many = np.arange(90, dtype=np.int32)
+    for sink in (both, spelled):
+        for i in range(150):  # across the ends of ring and batches
+            sink.emit_alloc(Reason.DECODE, i, 3, 5, i + 1)
+            sink.emit_end(Reason.STOP, i, 3, i % 9, 5, i + 1)
+        for _ in range(5):
+            sink.emit_lives(Kind.SHARE, Reason.FORK, lives, 1, 2, 16, 7, many)
+            sink.emit_lives(Kind.RELEASE, 0, lives, many, many + 32_720, many % 17, many[::-1], -1)
+            sink.emit_lives(Kind.FREE, Reason.STOP, lives[:3], 0, 0, 0)
+        sink.emit_lives(Kind.SHARE, Reason.FORK, lives, 40_000, 40_001, 16)
+        sink.emit_alloc(Reason.DECODE, 2**40, -1, 5, 1)
+        sink.emit_end(Reason.STOP, 1, 2**31, 2**16, 5, None)
+    both.recorder.close()
+    trace = open_trace(both.path)
+    np.testing.assert_array_equal(trace.events, both.memory.events)
+    np.testing.assert_array_equal(trace.events, spelled.events)
+    assert both.recorder.clipped == both.memory.clipped == spelled.clipped > 0
+
+
+class SpelledMemory(SpelledOut, MemoryRecorder):
+    """A sink that sees every row in its longest form."""
+
+
+def test_a_step_beyond_its_column_is_cut(both: Both) -> None:
+    both.step_to(2**40)
+    both.emit(Kind.STEP_BEGIN)
+    assert both.memory.events["step"].tolist() == [2**31 - 1]
 
 
 def test_bulk_takes_lists_scalars_and_nothing(both: Both) -> None:
@@ -226,6 +263,38 @@ def test_a_site_is_the_caller(tmp_path: Path) -> None:
     assert memory.sites[0].function == "unknown"
 
 
+def deep(sink: MemoryRecorder, above: int) -> None:
+    def inner() -> None:
+        sink.begin(above)
+        sink.emit(Kind.ALLOC)
+
+    inner()
+
+
+@pytest.mark.parametrize("record", ["trace", "sanitize"])
+def test_a_hint_of_the_caller_changes_no_site_that_is_looked_for(record: Any) -> None:
+    sink = MemoryRecorder(record=record)
+    sink.skip_frames([__file__])
+    for above in (1, 2, 1, 3, 999):  # what is named lies above all of these, but for the last, which is no frame at all
+        deep(sink, above)
+    assert len(set(sink.events["site"].tolist())) == 1
+    assert sink.sites[sink.events[0]["site"]].file != __file__
+
+
+def test_a_hint_is_followed_where_it_is_right() -> None:
+    sink = MemoryRecorder()
+    sink.skip_frames(["nowhere.py"])
+    sources = []
+    for function in ("first", "second", "first"):
+        code = compile(f"def {function}(sink):\n    sink.begin(1)\n    return sink.emit(3)\n", f"{function}.py", "exec")
+        names: dict[str, Any] = {}
+        exec(code, names)
+        for _ in range(2):
+            seq = names[function](sink)
+            sources.append(sink.sites[sink.events[seq]["site"]].function)
+    assert sources == ["first", "first", "second", "second", "first", "first"]
+
+
 def test_skipped_files_are_no_sites() -> None:
     memory = MemoryRecorder()
     memory.skip_frames([operation.__code__.co_filename])
@@ -289,6 +358,9 @@ def test_threads_lose_double_and_tear_nothing(tmp_path: Path, make: str) -> None
             if i % 10 == 0:
                 sink.detail(seq, [k, i])
                 sink.emit_many(Kind.SHARE, block=[k] * 3, gen=k, aux=[i, i, i])
+                sink.emit_alloc(1, k, k, i, i)
+                sink.emit_end(2, k, k, 3, i, i)
+                sink.emit_lives(Kind.HIT, 1, np.full(9, k | k << 32), 1, 2, 3, i, np.full(9, i))
 
     try:
         threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
@@ -302,11 +374,16 @@ def test_threads_lose_double_and_tear_nothing(tmp_path: Path, make: str) -> None
     trace = sink if isinstance(sink, MemoryRecorder) else open_trace(path)
     assert trace.warnings == []
     events = trace.events
-    assert len(events) == 4 * (3000 + 900)
+    assert len(events) == 4 * (3000 + 900 + 300 * (1 + 2 + 9))
     assert (events["block"] == events["gen"]).all()
     for k in range(4):
         mine = events["block"] == k
-        assert events["aux"][mine & (events["kind"] == Kind.FREE)].tolist() == list(range(3000))
+        single = mine & (events["kind"] == Kind.FREE) & (events["reason"] == 0)
+        assert events["aux"][single].tolist() == list(range(3000))
+        for kind, count in ((Kind.ALLOC, 1), (Kind.RELEASE, 1), (Kind.HIT, 9)):
+            rows = events[mine & (events["kind"] == kind)]
+            written = [i for i in range(0, 3000, 10) for _ in range(count)]
+            assert rows["seq_id"].tolist() == rows["lblock"].tolist() == written
         bulk = events["aux"][mine & (events["kind"] == Kind.SHARE)]
         assert bulk.tolist() == [i for i in range(0, 3000, 10) for _ in range(3)]
     seqs, values = trace.details_of(Kind.FREE)
@@ -363,7 +440,7 @@ def test_impossible_geometry_is_refused(facts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("make", ["memory", "folder"])
 def test_without_a_gil_a_lock_guards_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str) -> None:
-    monkeypatch.setattr("kvscope.traces.rows.gil_enabled", lambda: False)
+    monkeypatch.setattr("kvscope.traces.row_ring.gil_enabled", lambda: False)
     path = tmp_path / "a.kvtrace"
     sink = MemoryRecorder(POOL) if make == "memory" else Recorder(path, pool=POOL)
     operation(sink)
