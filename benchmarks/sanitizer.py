@@ -1,8 +1,9 @@
 """What checking costs: `python -m kvscope.benchmarks.sanitizer [--json] [--events N]`.
 
 Offline: events per second of a check of a clean trace, all detectors, by the vectorised screen; beside the replay of
-the same events, detector by detector, in the same process. Online: what the sanitizer in front of a recorder adds to an
-engine's recording, per event, beside the cost of one `emit`; for steps of many sequences and for steps of one.
+the same events, detector by detector, in the same process. Online: what the sanitizer in front of a recorder adds per
+event, beside what it costs to emit the same rows by the same calls (some one by one, most in sheets), the engine itself
+not counted; for steps of many sequences and for steps of one. Beside it one row by `emit`, and one of a sheet.
 
 Processor time of the calling thread, the best of several interleaved runs. The load is the engine's own block manager:
 sequences that share a system prompt, decode, finish and are followed by others.
@@ -19,13 +20,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.inspector.findings import check
 from kvscope.inspector.online import OnlineSanitizer
-from kvscope.traces import EventSink, MemoryRecorder, PoolFacts
+from kvscope.traces import EventSink, Kind, MemoryRecorder, PoolFacts
+from kvscope.traces.sheet import Sheet
 
 ROUNDS = 5
+CALLS = ("begin", "emit", "emit_many", "emit_alloc", "emit_end", "emit_lives", "emit_sheet", "detail")
 BLOCKS, SIZE = 8192, 16
 OFFLINE_GATE = 5.0  # million events per second
 ONLINE_GATE = 1.0  # of the cost of emitting
@@ -124,59 +129,124 @@ class _Columns:
         return getattr(self._sink, name)
 
 
-def online(width: int, steps: int, *, every: int) -> list[dict[str, Any]]:
-    """What the sanitizer adds to recording, per event, beside one emit."""
-    facts = PoolFacts(BLOCKS, SIZE)
+class Tape:
+    """An `EventSink` that keeps the calls it gets, to be played to other sinks without the engine that made them."""
 
-    def run(watch: bool) -> tuple[float, int]:
-        sink = MemoryRecorder(facts)
-        seen: Any = OnlineSanitizer(sink, num_blocks=BLOCKS, block_size=SIZE, every=every) if watch else sink
-        load = Load(seen, width)
-        for _ in range(20):
-            load.step()
-        before = len(sink.seqs)
+    def __init__(self) -> None:
+        self._sink = MemoryRecorder(PoolFacts(BLOCKS, SIZE))
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
-        def steps_and_check() -> None:
-            for _ in range(steps):
-                load.step()
-            if watch:
-                seen.check()
+    @property
+    def step(self) -> int:
+        return self._sink.step
 
-        seconds = spent(steps_and_check)
-        if watch and seen.findings:
-            raise SystemExit(f"the load is not clean: {seen.findings[0].why}")
-        return seconds, len(sink.seqs) - before
+    @step.setter
+    def step(self, value: int) -> None:
+        self._sink.step = value
+        self.calls.append(("step", (value,), {}))
 
-    best = {False: float("inf"), True: float("inf")}
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._sink, name)
+        if name not in CALLS:
+            return method
+
+        def call(*args: Any, **named: Any) -> Any:
+            self.calls.append((name, tuple(_kept(a) for a in args), {k: _kept(v) for k, v in named.items()}))
+            return method(*args, **named)
+
+        return call
+
+    def play(self, sink: Any) -> float:
+        """Play the calls; returns seconds of processor time."""
+
+        def advance(value: int) -> None:
+            sink.step = value
+
+        bound = [(advance if name == "step" else getattr(sink, name), *rest) for name, *rest in self.calls]
+
+        def body() -> None:
+            for call, args, named in bound:
+                call(*args, **named)
+
+        return spent(body)
+
+
+def _kept(value: Any) -> Any:
+    """An argument as it is now: sheets and arrays are used again by who passed them."""
+    if isinstance(value, Sheet):
+        return Sheet(value.rows.copy())
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+class _Nothing:
+    """A sink that does nothing: what the calls themselves cost."""
+
+    step = 0
+
+    def begin(self, *args: Any, **named: Any) -> None:
+        """Nothing."""
+
+    emit = emit_many = emit_alloc = emit_end = emit_lives = emit_sheet = detail = begin
+
+
+def online(width: int, steps: int, *, every: int | None) -> list[dict[str, Any]]:
+    """What the sanitizer adds to recording, per event, beside what it costs to emit the same rows in the same calls."""
+    tape = Tape()
+    load = Load(tape, width)  # type: ignore[arg-type]
+    for _ in range(steps):
+        load.step()
+    best = dict.fromkeys(("nothing", "emitted", "watched"), float("inf"))
     count = 1
     for _ in range(ROUNDS):
-        for watch in best:
-            seconds, count = run(watch)
-            best[watch] = min(best[watch], seconds)
-    added = (best[True] - best[False]) / count * 1e9
-    emit = emit_ns()
+        best["nothing"] = min(best["nothing"], tape.play(_Nothing()))
+        sink = MemoryRecorder(PoolFacts(BLOCKS, SIZE))
+        best["emitted"] = min(best["emitted"], tape.play(sink))
+        count = sink.next_seq
+        seen = OnlineSanitizer(
+            MemoryRecorder(PoolFacts(BLOCKS, SIZE)), num_blocks=BLOCKS, block_size=SIZE, every=every
+        )  # fmt: skip
+        best["watched"] = min(best["watched"], tape.play(seen) + spent(seen.check))
+        if seen.findings or seen.checked != count:
+            raise SystemExit(f"the load is not clean: {seen.findings[:1]}, {seen.checked} of {count} events checked")
+    added = (best["watched"] - best["emitted"]) / count * 1e9
+    emit = (best["emitted"] - best["nothing"]) / count * 1e9
     ratio = added / emit
-    look = "a look each step" if every == 1 else f"a look every {every:,} events"
+    looks = {None: "looks as large as the stream is fast", 1: "a look each step"}
+    look = looks.get(every) or f"a look every {every:,} events"
+    gated = every is None
     return [
         row(f"online, {width} sequences, {count / steps:.0f} events a step, {look}", added, "ns/event", emit,
-            gate=ONLINE_GATE if every > 1 else None, ok=ratio <= ONLINE_GATE if every > 1 else None),
+            gate=ONLINE_GATE if gated else None, ok=ratio <= ONLINE_GATE if gated else None),
     ]  # fmt: skip
 
 
-def emit_ns(rows: int = 20_000) -> float:
-    """Nanoseconds of one `emit` into memory."""
+def emits(rows: int = 20_000, width: int = 64) -> list[dict[str, Any]]:
+    """Nanoseconds of one row, emitted alone and as one of a sheet, into memory."""
+    sheet = Sheet.of(Kind.WRITE, 2, width)
 
-    def body() -> None:
+    def alone() -> None:
         emit = MemoryRecorder(PoolFacts(BLOCKS, SIZE)).emit
         for i in range(rows):
             emit(4, 2, i, 4, 5, 6, 7, 8, 9)
 
-    return min(spent(body) for _ in range(ROUNDS)) / rows * 1e9
+    def together() -> None:
+        emit = MemoryRecorder(PoolFacts(BLOCKS, SIZE)).emit_sheet
+        for _ in range(rows // width):
+            emit(sheet)
+
+    scalar, batch = (min(spent(body) for _ in range(ROUNDS)) / rows * 1e9 for body in (alone, together))
+    return [
+        row("one row by emit", scalar, "ns/event"),
+        row(f"one row of a sheet of {width}", batch, "ns/event", scalar),
+    ]
 
 
 def run(events: int) -> list[dict[str, Any]]:
     """All rows."""
-    return [*offline(events), *online(64, 60, every=4096), *online(64, 60, every=1), *online(1, 200, every=1)]
+    return [
+        *offline(events), *emits(), *online(64, 900, every=None), *online(64, 300, every=4096),
+        *online(64, 60, every=1), *online(1, 300, every=1),
+    ]  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,6 +9,7 @@ findings are theirs, with all that a report needs.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,22 +21,24 @@ from kvscope.inspector.detectors import detector_types
 from kvscope.inspector.detectors.player import Player
 from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.findings import Finding
+from kvscope.inspector.given import remembered
 from kvscope.inspector.screen.columns import Chunk, GivenDetails
 from kvscope.inspector.screen.screen import Screen, understood
 from kvscope.inspector.source import TraceLike, frozen, rows_until
-from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
+from kvscope.traces.schema import Kind
 from kvscope.traces.sheet import Sheet
-from kvscope.traces.sink import EventSink, Ints, SpelledOut
+from kvscope.traces.sink import EventSink, Ints
 
 Reaction = Literal["log", "raise"]
 
 _LOG = logging.getLogger("kvscope.sanitizer")
-_STEP_BEGIN, _WITNESS = int(Kind.STEP_BEGIN), int(Kind.WITNESS)
-_EVERY = 4096
-_COLUMNS = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
+_WITNESS = int(Kind.WITNESS)
+_WITNESS_VALUES = (8, 9)
+_LEAST, _MOST = 4096, 32_768  # events between two looks that need not be at once
+_OFTEN_S, _SELDOM_S = 0.2, 1.0
 
 
-class OnlineSanitizer(SpelledOut):
+class OnlineSanitizer:
     """An `EventSink` in front of another one.
 
     Args:
@@ -43,8 +46,8 @@ class OnlineSanitizer(SpelledOut):
         num_blocks, block_size: of the pool that writes.
         reaction: "log" reports each finding once, as a warning or to `on_finding`; "raise" stops the engine with
             `Sanitized`.
-        every: look at the end of the first step with so many events to look at. None: after each step with "raise",
-            after 4,096 events with "log".
+        every: look at the end of the first step with so many events to look at. None: after each step with "raise";
+            with "log" after 4,096 events, and after up to 32,768 while they come faster than five looks a second.
         trace: reads back what the sink has recorded; asked for at the first suspicion only. None: the sink itself.
         on_finding: called with each new finding.
     """
@@ -64,20 +67,23 @@ class OnlineSanitizer(SpelledOut):
             raise UsageError(f"reaction is {reaction!r}: must be log or raise")
         self.findings: list[Finding] = []
         self.checked = 0  # events looked at
-        self._sink, self._reaction, self._trace, self._on_finding = sink, reaction, trace, on_finding
+        self._reaction, self._trace, self._on_finding = reaction, trace, on_finding
+        self._source, self._sink = sink, remembered(sink)
         # Straight through: what needs no look costs no call.
-        self.begin, self.skip_frames = sink.begin, sink.skip_frames
-        self._emit = sink.emit
-        self._pieces: list[npt.NDArray[np.int64]] = []
-        self._rows: list[tuple[int, ...]] = []
-        self._details: dict[int, Sequence[int]] = {}
-        self._first = -1  # number of the first event not looked at
+        self.begin, self.skip_frames, self.emit = self._sink.begin, sink.skip_frames, self._sink.emit
+        self.emit_alloc, self.emit_end = self._sink.emit_alloc, self._sink.emit_end
+        self.emit_lives = self._sink.emit_lives
+        self._emit_many, self._emit_sheet, self._detail = self._sink.emit_many, self._sink.emit_sheet, self._sink.detail
+        self._singles: dict[int, Sequence[int]] = {}
+        self._bulk: list[tuple[int, npt.NDArray[np.int64]]] = []
+        self._first = self._sink.next_seq  # number of the first event not looked at
+        self._dropped = self._drops()
         self._screen: Screen | None = Screen(num_blocks, block_size)
         self._player: Player | None = None
-        self._lost = False
-        self._due = -1
-        self._every = every if every is not None else 1 if reaction == "raise" else _EVERY
-        self._waiting = 0  # rows in `_pieces`
+        self._step, self._witnessed = -1, False
+        self._adapts = every is None and reaction == "log"
+        self._every = every if every is not None else 1 if reaction == "raise" else _LEAST
+        self._looked_at = time.monotonic()
         self._facts: list[Mapping[str, Any]] = []
 
     def fact(self, record: Mapping[str, Any]) -> None:
@@ -89,40 +95,23 @@ class OnlineSanitizer(SpelledOut):
     @property
     def step(self) -> int:
         """The step that the next rows belong to."""
-        return self._sink.step
+        return int(self._sink.step)
 
     @step.setter
     def step(self, value: int) -> None:
         self._sink.step = value
+        if value > self._step:
+            self._step = value
+            if not self._witnessed:  # nobody says when a step is over: when the next one is planned
+                self._step_is_over()
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next row gets."""
+        return int(self._sink.next_seq)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
-
-    def emit(
-        self,
-        kind: int,
-        reason: int = 0,
-        block: int = -1,
-        gen: int = -1,
-        ref_before: int = -1,
-        ref_after: int = -1,
-        fill: int = -1,
-        seq_id: int = -1,
-        lblock: int = -1,
-        aux: int = 0,
-    ) -> int:
-        """Pass one row on; a step that begins without a WITNESS before it makes the last one checked."""
-        if kind == _STEP_BEGIN and self._due >= 0:
-            self._step_is_over()
-        seq = self._emit(kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
-        self._rows.append((kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux))
-        if self._first < 0:
-            self._first = seq
-        if kind == _WITNESS:
-            self._due = seq
-        if seq < 0:
-            self._lost = True
-        return seq
+        return getattr(self._source, name)
 
     def emit_many(
         self,
@@ -140,43 +129,28 @@ class OnlineSanitizer(SpelledOut):
         details: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Pass many rows on."""
-        seq = self._sink.emit_many(
+        seq: int = self._emit_many(
             kind, reason, block=block, gen=gen, ref_before=ref_before, ref_after=ref_after, fill=fill, seq_id=seq_id,
             lblock=lblock, aux=aux, details=details,
         )  # fmt: skip
-        values = (kind, reason, block, gen, ref_before, ref_after, fill, seq_id, lblock, aux)
-        count = max(np.size(value) if np.ndim(value) else -1 for value in values)
-        rows = np.empty((1 if count < 0 else count, len(_COLUMNS)), dtype=np.int64)
-        for i, value in enumerate(values):
-            rows[:, i] = value
-        return self._note(seq, rows, details)
+        if details is not None:
+            self._bulk.append((seq, np.array(details, dtype=np.int64)))
+        return seq
 
     def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
         """Pass the rows of a sheet on."""
-        seq = self._sink.emit_sheet(sheet, details)
-        rows = np.empty((len(sheet), len(_COLUMNS)), dtype=np.int64)
-        for i, name in enumerate(_COLUMNS):
-            rows[:, i] = sheet.rows[name]
-        return self._note(seq, rows, details)
-
-    def _note(self, seq: int, rows: npt.NDArray[np.int64], details: npt.NDArray[np.int64] | None) -> int:
-        """Keep rows that were passed on as `seq` and following, to be looked at."""
+        seq: int = self._emit_sheet(sheet, details)
         if details is not None:
-            last = seq + len(rows) - len(details)  # they are of the last rows
-            self._details.update(enumerate(map(tuple, details.tolist()), last))
-        self._flush()
-        self._pieces.append(rows)
-        self._waiting += len(rows)
-        if self._first < 0 and len(rows):
-            self._first = seq
-        self._lost |= seq < 0
+            last = seq + len(sheet) - len(details)  # they are of the last rows
+            self._bulk.append((last, np.array(details, dtype=np.int64)))
         return seq
 
     def detail(self, seq: int, values: Sequence[int]) -> None:
         """Pass details on; those of a WITNESS complete the step, and its rows are checked."""
-        self._sink.detail(seq, values)
-        self._details[seq] = values
-        if seq == self._due:
+        self._detail(seq, values)
+        self._singles[seq] = values
+        if len(values) in _WITNESS_VALUES and (self._witnessed or self._is_witness(seq)):
+            self._witnessed = True  # from now on these many values are enough; a WAIT's may be as many: one look more
             self._step_is_over()
 
     def check(self) -> None:
@@ -185,15 +159,19 @@ class OnlineSanitizer(SpelledOut):
         Raises:
             Sanitized: there is a new finding, and the reaction is "raise".
         """
-        self._due = -1
-        events = self._take()
-        if self._lost or not len(events):
+        if self._drops() > self._dropped:  # what is left tells no whole story
             return
-        self.checked += len(events)
-        first, self._first = self._first, -1
-        details, self._details = self._details, {}
+        rows = self._sink.recent(self._first)
+        if rows is None:
+            rows = self._sealed_rows()
+        if not len(rows):
+            return
+        first, end = self._first, self._first + len(rows)
+        details = GivenDetails(*self._details_before(end), rows["kind"], first)
+        self.checked += len(rows)
+        self._first = end
         if self._player is None:
-            if not self._suspicious(events, first, details):
+            if not self._suspicious(rows, first, details):
                 return
             self._screen = None
         self._follow()
@@ -201,7 +179,8 @@ class OnlineSanitizer(SpelledOut):
     def close(self) -> None:
         """The run is over: look at the rest, and at what is left behind."""
         self.check()
-        if self._screen is not None and not self._lost:
+        lost = self._drops() > self._dropped
+        if self._screen is not None and not lost:
             self._screen.finish(self.checked)
             if self._screen.suspects:
                 self._follow()
@@ -209,40 +188,57 @@ class OnlineSanitizer(SpelledOut):
             self._player.finish()
             self._tell()
 
-    def _step_is_over(self) -> None:
-        self._due = -1
-        if self._waiting + len(self._rows) >= self._every or self._player is not None:
-            self.check()
-
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        if self._rows:
-            self._pieces.append(np.array(self._rows, dtype=np.int64))
-            self._waiting += len(self._rows)
-            self._rows = []
+    def _step_is_over(self) -> None:
+        waiting = self._sink.next_seq - self._first
+        if waiting >= self._every or self._player is not None or 2 * waiting > self._sink.recent_rows:
+            self.check()
+            if self._adapts:
+                self._adapt()
 
-    def _take(self) -> EventArray:
-        self._flush()
-        rows = np.concatenate(self._pieces) if self._pieces else np.empty((0, len(_COLUMNS)), np.int64)
-        self._pieces, self._waiting = [], 0
-        events = np.zeros(len(rows), dtype=EVENT_DTYPE)
-        for i, name in enumerate(_COLUMNS):
-            events[name] = rows[:, i]
-        return events
+    def _adapt(self) -> None:
+        """Look at more at once while events come fast: a look costs much less per event then."""
+        now = time.monotonic()
+        since, self._looked_at = now - self._looked_at, now
+        if since < _OFTEN_S:
+            self._every = min(2 * self._every, _MOST)
+        elif since > _SELDOM_S:
+            self._every = max(self._every // 2, _LEAST)
 
-    def _suspicious(self, events: EventArray, first: int, details: Mapping[int, Sequence[int]]) -> bool:
+    def _drops(self) -> int:
+        return int(getattr(self._sink, "dropped", 0))
+
+    def _is_witness(self, seq: int) -> bool:
+        rows = self._sink.recent(seq)
+        return rows is not None and len(rows) > 0 and int(rows["kind"][0]) == _WITNESS
+
+    def _sealed_rows(self) -> npt.NDArray[np.void]:
+        """The rows not looked at from what the sink has recorded: there were more at once than it has in memory."""
+        trace = frozen(self._trace() if self._trace is not None else self._source)  # type: ignore[arg-type]
+        rows: npt.NDArray[np.void] = trace.events[rows_until(trace, self._first - 1) :]
+        return rows
+
+    def _details_before(self, end: int) -> tuple[dict[int, Sequence[int]], list[tuple[int, npt.NDArray[np.int64]]]]:
+        """The details given so far of events before `end`; they are forgotten."""
+        singles, bulk = self._singles, self._bulk
+        self._singles = {seq: values for seq, values in singles.items() if seq >= end} if end < self.next_seq else {}
+        self._bulk = [part for part in bulk if part[0] >= end]
+        return singles, bulk
+
+    def _suspicious(self, rows: npt.NDArray[np.void], first: int, details: GivenDetails) -> bool:
         assert self._screen is not None
-        given = GivenDetails(details, events["kind"], first)
-        self._screen.learn(self._facts, details.get)
-        chunk = Chunk(events, first, given)
-        if given.ragged or not understood(chunk.present):
+        if self._facts:
+            self._screen.learn(self._facts)
+        self._screen.detail = details.get
+        chunk = Chunk(rows, first, details)
+        if details.ragged or not understood(chunk.present):
             return True
         return self._screen.feed(chunk)
 
     def _follow(self) -> None:
         """Play to the detectors what the trace holds beyond what they have seen."""
-        trace = _Open(self._trace() if self._trace is not None else self._sink)  # type: ignore[arg-type]
+        trace = _Open(self._trace() if self._trace is not None else self._source)  # type: ignore[arg-type]
         if self._player is None:
             ledger = Ledger(frozen(trace))
             self._player = Player(ledger, [make(ledger) for make in detector_types().values()])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.origins import Level
-from kvscope.traces.row_layout import ROW_BYTES, events_of
+from kvscope.traces.row_layout import ROW_BYTES, ROW_DTYPE, events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sheet import SheetWriter
 from kvscope.traces.sink import Details, PoolFacts, Site
@@ -146,6 +146,21 @@ class MemoryRecorder(SheetWriter):
         kinds = self.events["kind"]
         seqs = [seq for seq in sorted(self._details) if kinds[seq] == kind]
         return np.asarray(seqs, np.int64), [self._details[seq] for seq in seqs]
+
+    @property
+    def recent_rows(self) -> int:
+        """All there will ever be."""
+        return 2**62
+
+    def recent(self, first: int) -> npt.NDArray[np.void]:
+        """The rows from `first` on that are complete, ROW_DTYPE, a copy."""
+        end, lo, parts = self._next, self._limit, []
+        for chunk in reversed(self._chunks):
+            lo -= len(chunk)
+            parts.append(chunk[max(first - lo, 0) : max(end - lo, 0)].view(f"V{ROW_BYTES}"))
+            if lo <= first:
+                break
+        return self._complete(np.concatenate(parts[::-1]).view(ROW_DTYPE), first)
 
     def refresh(self) -> bool:
         """Whether rows were added since `events` was last read."""

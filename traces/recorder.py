@@ -110,7 +110,7 @@ class Recorder(SheetWriter):
         self._seal_rows = seal_rows
         self._seal_after_s = seal_after_s
         self._sealed = 0  # rows below are in segments
-        self._sealing = 0  # rows below are in segments, or being written there: their details come too late
+        # `_sealing`: rows below are in segments, or being written there: their details come too late
         self._retry_at = 0.0  # no sealing before this time (time.monotonic), after a failed write
         self._closed = False
         self._owner = os.getpid()

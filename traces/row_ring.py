@@ -76,13 +76,14 @@ class RowRing(Origins):
 
     __slots__ = (
         "_buffer", "_bulk", "_guarded", "_limit", "_lives", "_made", "_mark", "_mask", "_next", "_origins", "_raw",
-        "_rows", "_spare", "_times", "clipped",
+        "_rows", "_sealing", "_spare", "_times", "clipped",
     )  # fmt: skip
 
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(record, clock)
         self.clipped = 0  # rows with a value that its column could not hold
         self._next = 0  # the next row's seq
+        self._sealing = 0  # the marks of rows below may be taken away
         self._limit = 0  # rows from here on need `_make_room` first
         self._mask = 0  # capacity - 1; a power of two
         self._buffer: Any = None
@@ -120,6 +121,31 @@ class RowRing(Origins):
     def next_seq(self) -> int:
         """The number that the next row gets."""
         return self._next
+
+    @property
+    def recent_rows(self) -> int:
+        """How many of the last rows `recent` has in any case."""
+        return self._mask + 1
+
+    def recent(self, first: int) -> npt.NDArray[np.void] | None:
+        """The rows from `first` on that are complete, ROW_DTYPE, a copy; None where they are no longer all in memory.
+
+        Rows that another thread is writing just now, and those behind them, are left out.
+        """
+        end, capacity = self._next, self._mask + 1
+        if end - first > capacity:
+            return None
+        lo, count = first & self._mask, end - first
+        parts = [self._raw[lo : lo + count]]
+        if len(parts[0]) < count:
+            parts.append(self._raw[: count - len(parts[0])])
+        return self._complete(np.concatenate(parts).view(ROW_DTYPE), first)
+
+    def _complete(self, rows: npt.NDArray[np.void], first: int) -> npt.NDArray[np.void]:
+        """Those of these rows before the first that lacks its mark; whose mark was taken away were complete before."""
+        missing = rows["mark"] != marks_from(first, len(rows))
+        missing[: max(0, self._sealing - first)] = False
+        return rows[: int(np.argmax(missing))] if missing.any() else rows
 
     def _attach(self, buffer: Any, offset: int, capacity: int) -> None:
         """Use `capacity` slots of `buffer`, from byte `offset` on, as the ring."""

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from kvscope.inspector.source import Frozen, IntArray
 from kvscope.traces.details import picked
-from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
+from kvscope.traces.schema import EventArray, Kind
 
 # Kinds whose details the detectors look at, and how many values of each; the others' are never read.
 DETAILED = {Kind.SCHED: 2, Kind.COW: 4, Kind.LEASE: 2, Kind.WITNESS: 8, Kind.PUBLISH: 4, Kind.HIT: 4}
 _DETAILED = frozenset(int(kind) for kind in DETAILED)
-_EXACT = (Kind.PUBLISH, Kind.HIT)  # compared as a whole
+_WIDTH = {int(kind): width for kind, width in DETAILED.items()}
+_EXACT = (int(Kind.PUBLISH), int(Kind.HIT))  # compared as a whole
 
 TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
 BEGINS = (Kind.ADMIT, Kind.RESUME, Kind.FORK)
@@ -95,25 +96,75 @@ def _no_matrix(kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
 
 
 class GivenDetails:
-    """The details of a few rows, as they were given to a sink. `ragged` as in `DetailTables`."""
+    """The details of a few rows, as they were given to a sink. `ragged` as in `DetailTables`.
 
-    def __init__(self, details: Mapping[int, Sequence[int]], kinds: npt.NDArray[np.uint8], first: int) -> None:
+    Args:
+        singles: by the number of the event. bulk: (number of the first, values) of rows of one kind side by side.
+        kinds: of the rows from `first` on; details of other rows are passed over.
+    """
+
+    def __init__(
+        self,
+        singles: Mapping[int, Sequence[int]],
+        bulk: Sequence[tuple[int, npt.NDArray[np.int64]]],
+        kinds: npt.NDArray[np.uint8],
+        first: int,
+    ) -> None:
         self.ragged = False
-        self._tables: dict[Kind, tuple[list[int], list[Sequence[int]]]] = {kind: ([], []) for kind in DETAILED}
-        for seq, values in sorted(details.items()):
-            number = int(kinds[seq - first]) if 0 <= seq - first < len(kinds) else -1
+        self._singles, self._bulk = singles, bulk
+        numbers, end = kinds.tobytes(), first + len(kinds)
+        found: dict[int, list[tuple[int, npt.NDArray[np.int64]]]] = {number: [] for number in _DETAILED}
+        for seq, values in bulk:
+            kind = numbers[seq - first : seq - first + len(values)] if first <= seq < end else b""
+            self.ragged |= kind.count(kind[:1]) != len(kind)
+            if kind and kind[0] in _DETAILED:
+                self._fits(kind[0], values.shape[1])
+                found[kind[0]].append((seq, values))
+        alone: dict[int, tuple[list[int], list[Sequence[int]]]] = {number: ([], []) for number in _DETAILED}
+        for seq, told in sorted(singles.items()):
+            number = numbers[seq - first] if first <= seq < end else -1
             if number in _DETAILED:
-                kind = Kind(number)
-                width = DETAILED[kind]
-                self.ragged |= len(values) < width or (kind in _EXACT and len(values) != width)
-                self._tables[kind][0].append(seq)
-                self._tables[kind][1].append(values[:width])
+                self._fits(number, len(told))
+                alone[number][0].append(seq)
+                alone[number][1].append(told[: _WIDTH[number]])
+        self._tables = {}
+        if not self.ragged:
+            self._tables = {number: _together(found[number], *alone[number], _WIDTH[number]) for number in _DETAILED}
+
+    def _fits(self, number: int, values: int) -> None:
+        width = _WIDTH[number]
+        self.ragged |= values < width or (number in _EXACT and values != width)
 
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""
-        known, values = self._tables[kind]
-        matrix = np.asarray(values, dtype=np.int64).reshape(len(values), DETAILED[kind])
-        return _matched(np.asarray(known, dtype=np.int64), matrix, seqs)
+        return _matched(*self._tables[int(kind)], seqs)
+
+    def get(self, seq: int) -> Sequence[int] | None:
+        """All that was told of one event."""
+        told = self._singles.get(seq)
+        if told is not None:
+            return told
+        for first, values in self._bulk:
+            if first <= seq < first + len(values):
+                return values[seq - first].tolist()  # type: ignore[no-any-return]
+        return None
+
+
+def _together(
+    parts: list[tuple[int, npt.NDArray[np.int64]]], seqs: list[int], told: list[Sequence[int]], width: int
+) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """(numbers, values) of one kind, rising; what was told alone came later than what was told with others."""
+    known, values = np.asarray(seqs, dtype=np.int64), np.asarray(told, dtype=np.int64).reshape(len(told), width)
+    if not parts:
+        return known, values
+    numbers: IntArray = np.concatenate([np.arange(seq, seq + len(part), dtype=np.int64) for seq, part in parts])
+    matrix = np.concatenate([part[:, :width] for _, part in parts])
+    if not len(known):
+        return numbers, matrix
+    again = np.isin(numbers, known)
+    numbers, matrix = np.concatenate([numbers[~again], known]), np.concatenate([matrix[~again], values])
+    order = np.argsort(numbers, kind="stable")
+    return numbers[order], matrix[order]
 
 
 def _matched(known: IntArray, values: npt.NDArray[np.int64], seqs: IntArray) -> Detail:
@@ -131,20 +182,21 @@ def _matched(known: IntArray, values: npt.NDArray[np.int64], seqs: IntArray) -> 
 # A row's columns, some of them side by side as one word: (gen, seq_id) and (lblock, ref_before, ref_after).
 _SWEPT = ("block", "seq_id", "lblock", "aux", "holder", "place")
 _SWEEP = 4096
-_FIELDS = {name: EVENT_DTYPE.fields[name] for name in _SWEPT[:4]}  # type: ignore[index]
-_LAYOUT: Any = {
-    "names": _SWEPT,
-    "formats": [*(field[0] for field in _FIELDS.values()), "<i8", "<i8"],
-    "offsets": [*(field[1] for field in _FIELDS.values()), EVENT_DTYPE.fields["gen"][1],  # type: ignore[index]
-                EVENT_DTYPE.fields["lblock"][1]],  # type: ignore[index]
-    "itemsize": EVENT_DTYPE.itemsize,
-}  # fmt: skip
-_WORDS = np.dtype(_LAYOUT)
-
-
 _ODD = np.int64(0x5851F42D4C957F2D)
-_ROW_WORDS = EVENT_DTYPE.itemsize // 8
-_NO_WORDS = np.empty((0, _ROW_WORDS), np.int64)
+
+
+@functools.cache
+def _words(rows: np.dtype[Any]) -> np.dtype[Any]:
+    """How to see them in rows of this type: EVENT_DTYPE, or the ROW_DTYPE of a recorder's buffer."""
+    fields: Any = rows.fields
+    layout: Any = {
+        "names": _SWEPT,
+        "formats": [*(fields[name][0] for name in _SWEPT[:4]), "<i8", "<i8"],
+        "offsets": [*(fields[name][1] for name in _SWEPT[:4]), fields["gen"][1], fields["lblock"][1]],
+        "itemsize": rows.itemsize,
+    }
+    words: np.dtype[Any] = np.dtype(layout)
+    return words
 
 
 class Chunk:
@@ -170,20 +222,21 @@ class Chunk:
         self._details = details
         self._rank: npt.NDArray[np.int32] | None = None
         self._found: dict[Kind, tuple[IntArray, Detail]] = {}
-        words = self.events.view(_WORDS)
+        words = _words(events.dtype)
         self.block, self.seq_id, self.lblock, self.aux, self.holder, self.place = (
-            np.empty(self.length, dtype=_WORDS[name]) for name in _SWEPT
+            np.empty(self.length, dtype=words[name]) for name in _SWEPT
         )
         for lo in range(0, self.length, _SWEEP):  # rows that are in the cache give all of their columns
             part = slice(lo, lo + _SWEEP)
-            swept = words[part]
+            swept = self.events[part].view(words)
             self.block[part], self.seq_id[part], self.lblock[part] = swept["block"], swept["seq_id"], swept["lblock"]
             self.aux[part], self.holder[part], self.place[part] = swept["aux"], swept["holder"], swept["place"]
 
     def picked(self, rows: IntArray) -> EventArray:
         """Some rows as a whole; many times faster than numpy's own way with structures."""
-        words = np.frombuffer(self.events, np.int64).reshape(-1, _ROW_WORDS) if self.length else _NO_WORDS
-        out: EventArray = words.take(rows, axis=0).reshape(-1).view(EVENT_DTYPE)
+        dtype = self.events.dtype
+        words = self.events.view(np.int64).reshape(-1, dtype.itemsize // 8)
+        out: EventArray = words.take(rows, axis=0).reshape(-1).view(dtype)
         return out
 
     def at(self, name: str, rows: IntArray) -> npt.NDArray[Any]:

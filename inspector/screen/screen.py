@@ -67,7 +67,8 @@ def screen(trace: Frozen) -> Screened:
     whole = None if trace.on_demand else DetailTables(trace)
     made = Screen(trace.num_blocks, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
                   asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
-    made.learn(trace.facts, trace.detail)
+    made.learn(trace.facts)
+    made.detail = trace.detail
     for first, end in _chunks(kinds):
         part, its = events[first:end], kinds[first:end]
         details = whole or PartDetails(trace, first, its)
@@ -118,16 +119,15 @@ class Screen:
         self._waiting = Waiting(block_size)
         self._asks = asks  # whether anybody ever waits or is refused
         self._unasked: list[tuple[npt.NDArray[Any], ...]] = []
-        self._detail: Callable[[int], Sequence[int] | None] = lambda seq: None
+        self.detail: Callable[[int], Sequence[int] | None] = lambda seq: None  # of refusals
 
-    def learn(self, facts: Iterable[Mapping[str, Any]], detail: Callable[[int], Sequence[int] | None]) -> None:
-        """What the facts say of the model and the scheduler, and where the details of refusals are to be had."""
+    def learn(self, facts: Iterable[Mapping[str, Any]]) -> None:
+        """What the facts say of the model and the scheduler."""
         facts = list(facts)
         self._window = window_of(facts) or self._window
         watermark = watermark_of(facts)
         if watermark is not None:
             self._waiting.watermark = watermark
-        self._detail = detail
 
     def feed(self, chunk: Chunk) -> bool:
         """Look at the next events; returns whether anything is suspicious."""
@@ -176,7 +176,7 @@ class Screen:
         for columns in self._unasked:
             for kind, asks, seq, seq_id, aux in zip(*(column.tolist() for column in columns), strict=True):
                 if asks and "needless wait" not in found:
-                    if self._waiting.wrong(kind, Reason.NO_BLOCKS, seq_id, self.num_blocks, self._detail(seq)):
+                    if self._waiting.wrong(kind, Reason.NO_BLOCKS, seq_id, self.num_blocks, self.detail(seq)):
                         found["needless wait"] = np.array([seq - chunk.first])
                 elif kind not in _ASKING:
                     self._waiting.note(kind, seq_id, aux)
