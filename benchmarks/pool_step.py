@@ -11,6 +11,8 @@ from typing import Any
 
 from kvscope.benchmarks.pool_peers import ListPool
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.scheduler import Scheduler, SchedulerConfig
+from kvscope.engine.sequence import Request, SamplingParams, Sequence
 from kvscope.engine.steps import Scheduled
 from kvscope.traces import EventSink, PoolFacts, Recorder
 
@@ -63,6 +65,32 @@ class Decoding:
             self.manager.truncate(seq, PROMPT + seq % BLOCK_SIZE)
 
 
+class Choosing:
+    """The same, with a scheduler that chooses what each step computes; nothing is queued."""
+
+    def __init__(self, sink: EventSink | None) -> None:
+        self.manager = BlockManager(SEQUENCES * (PROMPT // BLOCK_SIZE + 40), BLOCK_SIZE, sink=sink, hash_key=b"bench")
+        config = SchedulerConfig(max_seqs=SEQUENCES, max_batched_tokens=SEQUENCES * (PROMPT + BLOCK_SIZE))
+        self.scheduler = Scheduler(self.manager, config, sink=sink)
+        for seq in range(SEQUENCES):
+            prompt = [seq * 10_000 + i for i in range(PROMPT + seq % BLOCK_SIZE)]
+            self.scheduler.submit(Sequence(seq, Request(seq, prompt, SamplingParams(max_tokens=1 << 20))))
+        self.step(0)
+
+    def step(self, token: int) -> int:
+        """One step; ns of this thread's processor time, without that for the tokens that it has brought."""
+        start = time.thread_time_ns()
+        plan = self.scheduler.schedule()
+        self.manager.begin_step(plan.rows)
+        self.manager.copies_done(self.manager.drain_copies())
+        self.manager.end_step()
+        spent = time.thread_time_ns() - start
+        for sequence, end in zip(plan.sequences, plan.rows.ends(), strict=True):
+            sequence.computed = end
+            sequence.output.append(token)
+        return spent
+
+
 def list_step() -> float:
     """us that a Python list takes to hand 256 blocks out and take them back: the baseline of this machine."""
     pool = ListPool(4096)
@@ -80,7 +108,8 @@ def step_rows(rounds: int) -> list[dict[str, Any]]:
         facts = PoolFacts(1 << 15, BLOCK_SIZE)
         ring = Recorder(Path(folder) / "steps", pool=facts, hot_rows=1 << 16, seal_after_s=3600.0)
         decoding: dict[str, Decoding] = {"off": Decoding(None), "recording": Decoding(ring)}
-        steady, changed, rolled = (dict.fromkeys(decoding, float("inf")) for _ in range(3))
+        choosing = {"off": Choosing(None), "recording": Choosing(ring)}
+        steady, chosen, changed, rolled = (dict.fromkeys(decoding, float("inf")) for _ in range(4))
         baseline = float("inf")
         gc.collect()
         gc.disable()
@@ -99,11 +128,16 @@ def step_rows(rounds: int) -> list[dict[str, Any]]:
                     run.replace_one()
                     changed[name] = min(changed[name], run.step(turn) / 1000)
                 run.rewind()
+            for name, served in choosing.items():
+                spent = [served.step(turn * 1000 + token) / 1000 for token in range(BLOCK_SIZE)]
+                chosen[name] = min(chosen[name], statistics.median(spent))
+                ring.seal()
         gc.enable()
         assert ring.dropped == 0
         ring.close()
     rows = []
-    labels = {"the same batch": steady, "one sequence replaced": changed, "after a rollback of each": rolled}
+    labels = {"the same batch": steady, "the same batch, with the scheduler": chosen,
+              "one sequence replaced": changed, "after a rollback of each": rolled}  # fmt: skip
     for label, figures in labels.items():
         for name, value in figures.items():
             gate = LIMIT_US if figures is steady and name == "recording" else None

@@ -89,13 +89,23 @@ class StepRows(Sequence[Scheduled]):
         else:
             self.others += rows
 
+    @property
+    def decoding(self) -> int:
+        """How many of them, in front, are those of a batch of appends."""
+        return 0 if self.decodes is None else len(self.decodes)
+
+    def ends(self) -> list[int]:
+        """Of each, the position behind those that it computes."""
+        ends: list[int] = [] if self.decodes is None else self.decodes.ends.tolist()
+        return [*ends, *(row.hi for row in self.others)]
+
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
-        return len(self.others) + (0 if self.decodes is None else len(self.decodes))
+        return len(self.others) + self.decoding
 
     def __iter__(self) -> Iterator[Scheduled]:
         return iter(self.others) if self.decodes is None else chain(self.decodes, self.others)
@@ -105,7 +115,7 @@ class StepRows(Sequence[Scheduled]):
     @overload
     def __getitem__(self, index: slice) -> list[Scheduled]: ...
     def __getitem__(self, index: int | slice) -> Scheduled | list[Scheduled]:
-        batch = 0 if self.decodes is None else len(self.decodes)
+        batch = self.decoding
         if self.decodes is None or (isinstance(index, int) and index >= batch):
             return self.others[index] if isinstance(index, slice) else self.others[index - batch]
         return self.decodes[index] if isinstance(index, int) and index >= 0 else list(self)[index]

@@ -184,7 +184,9 @@ class Engine:
         plan = self.scheduler.schedule()
         if not plan.rows:
             return []
-        sampled = [i for i, s in enumerate(plan.sequences) if plan.rows[i].hi == s.length]
+        ends, decoding = plan.rows.ends(), plan.rows.decoding  # one that decodes computes the last token it has
+        sampled = list(range(decoding))
+        sampled += [i for i in range(decoding, len(ends)) if ends[i] == plan.sequences[i].length]
         self.manager.begin_step(plan.rows)
         for hook in self.hooks:
             hook.on_begin(plan)
@@ -197,8 +199,8 @@ class Engine:
         self.manager.end_step()
         for hook in self.hooks:
             hook.on_step(plan, logits)
-        for sequence, row in zip(plan.sequences, plan.rows, strict=True):
-            sequence.computed = row.hi
+        for sequence, end in zip(plan.sequences, ends, strict=True):
+            sequence.computed = end
         return self._advance(plan, sampled, logits)
 
     def run(self) -> Iterator[Token]:
@@ -246,7 +248,7 @@ class Engine:
         out = [token for group in groups.values() if group.ready for token in self._search(group)]
         if not rows:
             return out
-        chosen = sample(logits[picked], rows)
+        chosen = sample(logits if picked == list(range(len(logits))) else logits[picked], rows)
         likely = logprobs(logits, picked, rows, chosen)
         for sequence, token, known in zip(rows, chosen, likely, strict=True):
             sequence.output.append(token)

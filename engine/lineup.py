@@ -22,6 +22,7 @@ class Lineup:
         self.policy = kind
         self.waiting = make_queue(kind, patience)
         self.running: list[Sequence] = []
+        self.changes = 0  # how often a sequence has joined the running ones, or left them
         self._patience = patience
         self._submitted = 0
         self._queued_beams: dict[int, list[Sequence]] = {}  # by request
@@ -47,7 +48,7 @@ class Lineup:
     def retire(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is."""
         if sequence.status is Status.RUNNING:
-            self.running.remove(sequence)
+            self._leave(sequence)
         elif sequence.status is Status.WAITING:
             self._dequeue(sequence)
         sequence.status = Status.FINISHED
@@ -87,6 +88,11 @@ class Lineup:
             at = siblings[-1] + 1 if siblings else at
         sequence.status = Status.RUNNING
         running.insert(at, sequence)
+        self.changes += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.changes += 1
 
     def _rank(self, sequence: Sequence) -> tuple[int, int]:
         """The place among the running by priority; equal for the samples or beams of one request."""

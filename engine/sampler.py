@@ -30,8 +30,8 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
     """
     greedy = logits.argmax(dim=-1).tolist()
     return [
-        best if s.request.params.temperature == 0 else _draw(row, s)
-        for best, row, s in zip(greedy, logits, sequences, strict=True)
+        best if s.request.params.temperature == 0 else _draw(logits[row], s)
+        for row, (best, s) in enumerate(zip(greedy, sequences, strict=True))
     ]
 
 

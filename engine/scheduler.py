@@ -110,6 +110,8 @@ class Scheduler(Lineup):
         self._move = move
         self._sink = sink
         self._idle = 0
+        self._decoding: tuple[list[Sequence], list[int]] = ([], [])
+        self._decoding_since = -1  # `changes` when these were all that ran
 
     def schedule(self) -> StepPlan:
         """Choose the rows of the next step; their blocks are reserved and their writes recorded.
@@ -135,14 +137,27 @@ class Scheduler(Lineup):
 
     def _decode_together(self, plan: StepPlan) -> bool:
         """All decodes of the step in one call; False, and nothing done, if some sequence has to make room first."""
-        ready = [s for s in self.running if not s.prefilling and not s.waits][: self.config.max_batched_tokens]
-        seq_ids = [s.seq_id for s in ready]
+        ready, seq_ids = self._ready()
         if not self.manager.can_append_many(seq_ids):
             return False
         plan.rows.add(self.manager.append_many(seq_ids, [s.output[-1] for s in ready]))
         plan.sequences += ready
         plan.tokens += len(ready)
         return True
+
+    def _ready(self) -> tuple[list[Sequence], list[int]]:
+        """The running sequences that decode now, and their ids: found once for as long as the same ones run."""
+        if not self.steady:
+            ready = [s for s in self.running if not s.prefilling and not s.waits][: self.config.max_batched_tokens]
+            self._decoding = ready, [s.seq_id for s in ready]
+            if len(ready) == len(self.running) and not any(s.request.params.beams for s in ready):
+                self._decoding_since = self.changes
+        return self._decoding
+
+    @property
+    def steady(self) -> bool:
+        """Whether all that runs was decoding in the last step, and goes on to: each by itself, in this step."""
+        return self._decoding_since == self.changes
 
     def _schedule_decodes(self, plan: StepPlan) -> bool:
         if self._decode_together(plan):
@@ -166,8 +181,9 @@ class Scheduler(Lineup):
         return preempted
 
     def _schedule_prefills(self, plan: StepPlan) -> None:
-        for sequence in [s for s in self.running if s.prefilling]:
-            self._schedule_chunk(plan, sequence)
+        if not self.steady:
+            for sequence in [s for s in self.running if s.prefilling]:
+                self._schedule_chunk(plan, sequence)
 
     def _schedule_chunk(self, plan: StepPlan, sequence: Sequence) -> None:
         budget = self.config.max_batched_tokens - plan.tokens
@@ -179,7 +195,8 @@ class Scheduler(Lineup):
     def _admit(self, plan: StepPlan) -> None:
         if not len(self.waiting):
             return
-        seats = self.config.max_seqs - sum(s.width for s in self.running)
+        taken = len(self.running) if self.steady else sum(s.width for s in self.running)
+        seats = self.config.max_seqs - taken
         with closing(self._candidates()) as queue:
             for sequence in queue:
                 tokens = self.config.max_batched_tokens - plan.tokens
@@ -279,7 +296,7 @@ class Scheduler(Lineup):
         self._requeue(sequence)
 
     def _requeue(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
+        self._leave(sequence)
         sequence.preemptions += 1
         self.preemptions += 1
         self._enqueue(sequence)
