@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from kvscope.engine.batch import Decodes
 from kvscope.engine.elastic import Elastic
 from kvscope.engine.integrity import check_integrity
 from kvscope.engine.prefix import Extras
@@ -43,6 +45,16 @@ class BlockManager(Elastic, Swapping, Stepping):
         """Physical block ids of a sequence, logical order; `tables.NULL` where a sliding window has passed."""
         with self._lock:
             return list(self._known(seq_id).blocks)
+
+    def inputs_of(self, decodes: Decodes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None:
+        """What the device needs for the tokens that `append_many` took last: [n] the tokens, [n, blocks] the tables.
+
+        Entries of the tables that hold no block are 0. None where they are to be asked for one by one (`table`).
+        """
+        if type(self).table is not BlockManager.table:
+            return None
+        with self._lock:
+            return decodes.lane.inputs() if decodes.latest else None
 
     def length(self, seq_id: int) -> int:
         """Positions of a sequence whose KV exists or is being written."""

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.engine.batch import Decodes, Places
 from kvscope.engine.block_arrays import ENTRY, FILL_MASK, MAX_BLOCK_SIZE, STATE, BlockState
@@ -28,6 +29,7 @@ from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.prefix_store import HASH
+from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
 
@@ -65,6 +67,7 @@ class Lane:
         self._pool, self._prefixes = pool, prefixes
         self._size = pool.block_size
         self._tokens = TokenColumns(pool.block_size)
+        self._matrix: TableMatrix | None = None  # once it was asked for
         self._all: IntArray = np.empty((_STATE, 0), dtype=np.int64)
 
     # -- who is in it ---------------------------------------------------------------------------------------------
@@ -117,6 +120,8 @@ class Lane:
             self._store()
             state = np.concatenate((self._all, state), axis=1)[:, order]
         self._tokens.have([row.tokens for row in joining], order)
+        if self._matrix is not None:
+            self._matrix.have([row.blocks for row in joining], order)
         self.ids, self.members, self.intact = ids, members, True
         self._at = dict(zip(ids, range(len(ids)), strict=True))
         for row in joining:
@@ -238,6 +243,8 @@ class Lane:
         for row, block, gen in zip(self._turned(full), blocks.tolist(), gens.tolist(), strict=True):
             row.blocks.append(block)
             row.gens.append(gen)
+        if self._matrix is not None:
+            self._matrix.turn(full, lblocks, blocks)
         if pool.sink is not None:
             self.record.turn(full, blocks, gens, lblocks)
 
@@ -307,6 +314,13 @@ class Lane:
         self._ragged.difference_update(full.tolist())
         for at, row in zip(full.tolist(), rows, strict=True):
             self._parents[at] = row.hashes[-1]
+
+    def inputs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """[n] the last token of each row, and [n, blocks] their tables; `TableMatrix` says how."""
+        if self._matrix is None:
+            self._matrix = TableMatrix()
+            self._matrix.have([self.rows[seq_id].blocks for seq_id in self.ids], None)
+        return self._tokens.newest(), self._matrix.copy(int(self.places.lblocks.max()) + 1)
 
     # -- the rows -------------------------------------------------------------------------------------------------
 

@@ -209,7 +209,8 @@ class PrefixIndex(PrefixStore):
             digests, parents: 16 bytes each. content: the tokens of each block, 4 bytes each.
         """
         arrays = self._arrays()
-        if arrays.tokens.dtype != content.dtype or len(self._place) < self._expected:
+        room = self._expected or int(blocks.max()) + 1
+        if arrays.tokens.dtype != content.dtype or len(self._place) < room:
             return False
         numbers = blocks.tolist()
         keys = (digests.view("<u8")[::2] & _KEY_MASK).tolist()

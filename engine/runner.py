@@ -79,24 +79,35 @@ class Runner:
 
     def _pack(self, plan: StepPlan, sampled: list[int]) -> StepInputs:
         rows, size = plan.rows, self.manager.block_size
-        tables = [self.manager.table(row.seq_id) for row in rows]
-        counts = np.array([row.hi - row.lo for row in rows])
+        batch = None if rows.decodes is None else self.manager.inputs_of(rows.decodes)
+        together = rows.decoding if batch is not None else 0  # of these rows all is known as arrays
+        others, sequences = rows.others if together else list(rows), plan.sequences[together:]
+        tables = [self.manager.table(row.seq_id) for row in others]
+        ends = np.array(rows.ends())
+        counts = np.ones(len(rows), dtype=np.int64)
+        counts[together:] = [row.hi - row.lo for row in others]
         start = np.concatenate([[0], np.cumsum(counts)])
-        positions = np.concatenate([np.arange(row.lo, row.hi) for row in rows])
-        tokens = np.concatenate([np.asarray(s.tokens[r.lo : r.hi]) for s, r in zip(plan.sequences, rows, strict=True)])
-        padded = np.zeros((len(rows), max(len(t) for t in tables)), dtype=np.int32)
-        for i, table in enumerate(tables):
+        positions = np.concatenate([ends[:together] - 1, *(np.arange(row.lo, row.hi) for row in others)])
+        tokens = [np.asarray(s.tokens[r.lo : r.hi]) for s, r in zip(sequences, others, strict=True)]
+        width = max([0 if batch is None else batch[1].shape[1], *map(len, tables)])
+        padded = np.zeros((len(rows), width), dtype=np.int32)
+        if batch is not None:
+            tokens.insert(0, batch[0])
+            padded[:together, : batch[1].shape[1]] = batch[1]
+        for i, table in enumerate(tables, together):
             padded[i, : len(table)] = table
         np.maximum(padded, 0, out=padded)  # behind a window an entry is NULL: any block will do, none is read
         row_of = np.repeat(np.arange(len(rows)), counts)
         slots = padded[row_of, positions // size].astype(np.int64) * size + positions % size
-        decodes = next((i for i, count in enumerate(counts) if count > 1 or plan.sequences[i].prefilling), len(rows))
+        decodes = next(
+            (i for i in range(together, len(rows)) if counts[i] > 1 or plan.sequences[i].prefilling), len(rows)
+        )
         return StepInputs(
-            tokens=self._tensor(tokens, torch.int64),
+            tokens=self._tensor(np.concatenate(tokens), torch.int64),
             positions=self._tensor(positions, torch.int64),
             slots=self._tensor(slots, torch.int64),
             tables=self._tensor(padded, torch.int32),
-            seq_lens=self._tensor(np.array([row.hi for row in rows]), torch.int32),
+            seq_lens=self._tensor(ends, torch.int32),
             query_start=self._tensor(start, torch.int32),
             last=self._tensor(start[1:][sampled] - 1, torch.int64),
             decodes=decodes,

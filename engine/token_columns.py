@@ -77,6 +77,10 @@ class TokenColumns:
         end = self._used
         return self._kept[end - self._size : end].take(at, axis=1).T.copy().reshape(-1).view(self._block)
 
+    def newest(self) -> npt.NDArray[np.int64]:
+        """The last token of each sequence."""
+        return np.array(self._kept[self._used - 1], dtype=np.int64)
+
     def of(self, at: int, count: int) -> list[int]:
         """The last `count` tokens of one sequence."""
         tokens: list[int] = self._kept[self._used - count : self._used, at].tolist()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 
 from kvscope.engine.age_list import AgeList
 from kvscope.engine.prefix import PrefixIndex
+from kvscope.engine.prefix_store import HASH
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -59,3 +61,58 @@ def test_hashes_that_begin_alike_do_not_stand_for_each_other() -> None:
     assert not index.publish(1, other, root, [3, 4])
     assert index.find(one) == 0
     assert not index.serves(0, other)
+
+
+@pytest.mark.parametrize("expected", [0, 8])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_blocks_published_together_are_the_single_ones(expected: int, tracked: bool) -> None:
+    def prepared() -> tuple[PrefixIndex, list[bytes]]:
+        index, parents = PrefixIndex(2, key=b"test"), []
+        if expected:
+            index.expect(expected)
+        for block in range(3):
+            root = index.root(())
+            parents.append(index.child(root, [block, block]))
+            assert index.publish(block, parents[-1], root, [block, block])
+        if tracked:
+            index.track()
+        return index, parents
+
+    (one, parents), (many, _) = prepared(), prepared()
+    blocks, tokens = np.array([7, 5, 6]), np.array([[1, 2], [3, 4], [5, 6]], dtype=np.int32)
+    content = tokens.reshape(-1).view("V8")
+    assert many.serve(np.arange(3), b"".join(parents))
+    assert not many.serve(np.arange(3), b"".join(parents[::-1]))
+    chained, alone = many.children(b"".join(parents), content.tobytes(), own=True)
+    for parent, row, digest, own in zip(parents, tokens.tolist(), chained, alone, strict=True):
+        assert digest == one.child(parent, row)
+        assert int.from_bytes(own[:8], "little", signed=True) == one.words(parent, row, digest, 0)[1]
+    done = many.publish_alike(
+        blocks, np.frombuffer(b"".join(chained), HASH), np.frombuffer(b"".join(parents), HASH), content
+    )
+    assert done is (expected == 8), "an index that does not know how large it gets has room for what it holds"
+    if done:
+        for block, digest, parent, row in zip(blocks.tolist(), chained, parents, tokens.tolist(), strict=True):
+            assert one.publish(block, digest, parent, row)
+        if tracked:
+            assert [many.behind(block) for block in range(3)] == [one.behind(block) for block in range(3)]
+    assert many.items() == one.items()
+
+
+def test_of_blocks_published_together_none_is_entered_when_one_prefix_is_served() -> None:
+    index = PrefixIndex(2, key=b"test")
+    index.expect(8)
+    root = index.root(())
+    parent = index.child(root, [0, 0])
+    index.publish(0, parent, root, [0, 0])
+    index.publish(1, index.child(parent, [3, 4]), parent, [3, 4])
+    before = index.items()
+    tokens = np.array([[1, 2], [3, 4]], dtype=np.int32)
+    chained, _ = index.children(parent * 2, tokens.tobytes(), own=False)
+    parents = np.frombuffer(parent * 2, HASH)
+    content = tokens.reshape(-1).view("V8")
+    assert not index.publish_alike(np.array([2, 3]), np.frombuffer(b"".join(chained), HASH), parents, content)
+    assert index.items() == before
+    twice = np.frombuffer(chained[0] * 2, HASH)
+    assert not index.publish_alike(np.array([2, 3]), twice, parents, content)
+    assert index.items() == before
