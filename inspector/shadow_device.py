@@ -78,7 +78,9 @@ class DeviceWords:
         # One array goes over: [new rows, columns, words], a token's writer and resident row, a sequence's resident row.
         by = np.repeat(seq_ids << 32 | step, counts)
         packed = np.concatenate([*new, by, np.repeat(places, counts), places]).astype(np.int64)
-        sent = torch.as_tensor(packed, device=self.device)
+        sent = torch.from_numpy(packed)
+        if self.device != "cpu":  # from pinned memory, or the host would wait for all that is queued before
+            sent = sent.pin_memory().to(self.device, non_blocking=True)
         sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
         rows, columns, values, written_by, of_token, of_row = sent.split(sizes)
         if len(values):
