@@ -34,7 +34,7 @@ from kvscope.traces.sink import Ints
 _ALLOC, _RELEASE = int(Kind.ALLOC), int(Kind.RELEASE)
 _BULK = 7  # rows from here on are cheaper as arrays
 _HANDED_OUT = ENTRY | WRITING * STATE
-_FRESH = np.array(_HANDED_OUT)  # numpy is faster with it than with a number
+_FRESH, _NOTHING = np.array(_HANDED_OUT), np.array(0)  # numpy is faster with these than with numbers
 _PLAIN_END = ENTRY | PUBLISHED * STATE  # words of at most one entry below this: not in the prefix index
 
 
@@ -209,24 +209,26 @@ class BlockPool(BlockLife):
                 logical = lblock + i if isinstance(lblock, int) else int(lblock[i])
                 self.release(int(blocks[i]), seq_id=sequence, lblock=logical, reason=reason)
             return
-        blocks = blocks[::-1].copy()
-        words = words[::-1]
+        blocks, words = blocks[::-1], words if low == high else words[::-1]
         if self.users:
             self.use_row(blocks, seq_id)
+        quiet = self.open_leases == 0 and self.newest_use <= self.completed_step
+        plain = quiet and high < _PLAIN_END  # one entry each, not published: all of them are free now
         lives = blocks  # without a sink nobody asks
         if self.sink is not None:
             lives = self.lives[blocks]
-            before, after = self._references(blocks, words, low, high, -1)
             fill: Ints = low & FILL_MASK if low == high else words & FILL_MASK
-            self.sink.emit_lives(
-                _RELEASE, reason, lives, before, after, fill,
-                seq_id if isinstance(seq_id, int) else seq_id[::-1],
-                (numbers(lblock, count) if isinstance(lblock, int) else lblock)[::-1],
-            )  # fmt: skip
-        quiet = self.open_leases == 0 and self.newest_use <= self.completed_step
-        if quiet and high < _PLAIN_END:  # one entry each, not published: all of them are free now
+            holders = seq_id if isinstance(seq_id, int) else seq_id[::-1]
+            places = (numbers(lblock, count) if isinstance(lblock, int) else lblock)[::-1]
+            if plain:
+                self.sink.emit_ends(reason, lives, fill, holders, places)
+            else:
+                before, after = self._references(blocks, words, low, high, -1)
+                self.sink.emit_lives(_RELEASE, reason, lives, before, after, fill, holders, places)
+        if plain:
             self.num_held -= count
-            self._free_many(blocks, lives, reason)
+            self.words[blocks] = _NOTHING
+            self._free.push_many(blocks)
         elif low == high >= 2 * ENTRY:  # others hold all of them
             self.words[blocks] = low - ENTRY
             self.num_shared -= count if low < 3 * ENTRY else 0
@@ -266,7 +268,7 @@ class BlockPool(BlockLife):
         """Blocks without a holder go to the free list."""
         if self.sink is not None:
             self.sink.emit_lives(FREED, reason, lives, 0, 0, 0)
-        self.words[blocks] = 0
+        self.words[blocks] = _NOTHING
         self._free.push_many(blocks)
 
 

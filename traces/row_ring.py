@@ -103,19 +103,10 @@ class RowRing(Origins):
                 self,
                 threading.RLock(),
                 (
-                    "begin",
-                    "begin_at",
-                    "emit",
-                    "emit_many",
-                    "emit_alloc",
-                    "emit_end",
-                    "emit_lives",
-                    "emit_sheet",
-                    "detail",
-                    "fact",
-                    "close",
+                    "begin", "begin_at", "emit", "emit_many", "emit_alloc", "emit_end", "emit_lives", "emit_ends",
+                    "emit_sheet", "detail", "fact", "close",
                 ),
-            )
+            )  # fmt: skip
 
     @property
     def next_seq(self) -> int:

@@ -5,7 +5,6 @@ A bulk call claims the numbers of all its rows at once, as `row_ring` says, and 
 
 from __future__ import annotations
 
-import struct
 from abc import abstractmethod
 from typing import Any
 
@@ -15,9 +14,11 @@ import numpy.typing as npt
 from kvscope.errors import UsageError
 from kvscope.traces.row_layout import ROW, empty_row, marks_from
 from kvscope.traces.row_ring import BULK, MARKS_AHEAD, RowRing
+from kvscope.traces.schema import Kind
 from kvscope.traces.sink import Ints
 
 _I16 = 2**15 - 1
+_RELEASE, _FREE = int(Kind.RELEASE), int(Kind.FREE)
 _INT16 = np.dtype(np.int16)
 _SATURATING = (4, 5)  # ref_before, ref_after
 _pack, _pack_row = ROW.pack_into, ROW.pack
@@ -91,41 +92,86 @@ class RowWriter(RowRing):
     ) -> int:  # fmt: skip
         """`emit_many` with block and life of each row in one number: `block | gen << 32`."""
         count = len(lives)
-        scalars: list[Any] = [seq_id, lblock, ref_before, ref_after, fill]
-        columns: list[tuple[int, npt.NDArray[Any]]] = []
-        for i, value in enumerate(scalars, 2):
-            if value.__class__ is not int:
-                if i in _SATURATING and value.dtype != _INT16:
-                    value = np.minimum(value, _I16)
-                scalars[i - 2] = -1
-                columns.append((i, value))
-        spare = self._spare
-        row, one = spare.pop() if spare else empty_row()
-        s, lb, before, after, f = scalars
-        try:
-            _pack(row, 0, self._t, self.step, self._place, 0, -1, -1, s, lb, before, after, f, kind, reason, 0)
-        except struct.error:
-            before, after = (ref if ref < _I16 else _I16 for ref in (before, after))
-            _pack(row, 0, self._t, self.step, self._place, 0, -1, -1, s, lb, before, after, f, kind, reason, 0)
+        columns: list[tuple[int, Any]] = []
+        template = self._template(kind, reason, ref_before, ref_after, fill, seq_id, lblock, columns)
         seq = self._next  # until it is claimed nothing may call
         slot = seq & self._mask
         last = seq + count
         end = slot + count
-        if last <= self._limit and end <= self._mask + 1:
-            self._next = last
-            raw, numbers, bulk, marks = self._raw, self._lives, self._bulk, self._mark
-            part = slice(slot, end)
-            try:
-                raw[part] = one
-                numbers[part] = lives
-                for i, column in columns:
-                    bulk[i][part] = column
-            finally:
-                marks[part] = self._marks_of(seq, count)
-            spare.append((row, one))
+        if last > self._limit or end > self._mask + 1:
+            halves = lives.view("<i4")
+            columns += [(0, halves[0::2]), (1, halves[1::2])]
+            return self._emit_rows(bytes(template[0]), columns, count)
+        self._next = last
+        raw, numbers, bulk, marks = self._raw, self._lives, self._bulk, self._mark
+        part = slice(slot, end)
+        try:
+            raw[part] = template[1]
+            numbers[part] = lives
+            for i, column in columns:
+                bulk[i][part] = column
+        finally:
+            marks[part] = self._marks_of(seq, count)
+        self._spare.append(template)
+        return seq
+
+    def emit_ends(
+        self, reason: int, lives: npt.NDArray[np.int64], fill: Ints, seq_id: Ints = -1, lblock: Ints = -1
+    ) -> int:
+        """`emit_lives` of the RELEASE rows of the blocks' last holders, and then of their FREE rows."""
+        count = len(lives)
+        columns: list[tuple[int, Any]] = []
+        released = self._template(_RELEASE, reason, 1, 0, fill, seq_id, lblock, columns)
+        freed = self._template(_FREE, reason, 0, 0, 0, -1, -1, columns)
+        seq = self._next  # until it is claimed nothing may call
+        slot = seq & self._mask
+        last = seq + 2 * count
+        end = slot + 2 * count
+        if last > self._limit or end > self._mask + 1:
+            seq = self.emit_lives(_RELEASE, reason, lives, 1, 0, fill, seq_id, lblock)
+            self.emit_lives(_FREE, reason, lives, 0, 0, 0)
             return seq
-        halves = lives.view("<i4")
-        return self._emit_rows(bytes(row), [(0, halves[0::2]), (1, halves[1::2]), *columns], count)
+        self._next = last
+        raw, numbers, bulk, marks = self._raw, self._lives, self._bulk, self._mark
+        part, rest = slice(slot, slot + count), slice(slot + count, end)
+        try:
+            raw[part], raw[rest] = released[1], freed[1]
+            numbers[part] = numbers[rest] = lives
+            for i, column in columns:
+                bulk[i][part] = column
+        finally:
+            marks[slot:end] = self._marks_of(seq, 2 * count)
+        self._spare += (released, freed)
+        return seq
+
+    def _template(
+        self, kind: int, reason: int, before: Any, after: Any, fill: Any, seq_id: Any, lblock: Any,
+        columns: list[tuple[int, Any]],
+    ) -> tuple[memoryview, npt.NDArray[np.void]]:  # fmt: skip
+        """A row, as bytes and as an array; what is an array goes to `columns`, by its place in `BULK`."""
+        if seq_id.__class__ is not int:
+            columns.append((2, seq_id))
+            seq_id = -1
+        if lblock.__class__ is not int:
+            columns.append((3, lblock))
+            lblock = -1
+        if before.__class__ is not int:
+            columns.append((4, before if before.dtype == _INT16 else np.minimum(before, _I16)))
+            before = -1
+        if after.__class__ is not int:
+            columns.append((5, after if after.dtype == _INT16 else np.minimum(after, _I16)))
+            after = -1
+        if fill.__class__ is not int:
+            columns.append((6, fill))
+            fill = -1
+        if after > _I16 or before > _I16:
+            before, after = min(before, _I16), min(after, _I16)
+        spare = self._spare
+        made = spare.pop() if spare else empty_row()
+        _pack(
+            made[0], 0, self._t, self.step, self._place, 0, -1, -1, seq_id, lblock, before, after, fill, kind, reason, 0
+        )
+        return made
 
     def _marks_of(self, seq: int, rows: int) -> npt.NDArray[np.int64]:
         """`marks_from`; as a rule a part of what was made before."""

@@ -172,6 +172,12 @@ class EventSink(Protocol):
         """`emit_many` with block and life of each row in one number: `block | gen << 32`."""
         ...
 
+    def emit_ends(
+        self, reason: int, lives: npt.NDArray[np.int64], fill: Ints, seq_id: Ints = -1, lblock: Ints = -1
+    ) -> int:
+        """`emit_lives` of the RELEASE rows of the blocks' last holders, and then of their FREE rows."""
+        ...
+
     def emit_sheet(self, sheet: Sheet, details: npt.NDArray[np.int64] | None = None) -> int:
         """Append the rows of a sheet; returns the first seq, or -1 when rows were dropped.
 
@@ -211,6 +217,14 @@ class SpelledOut:
             kind, reason, block=halves[0::2], gen=halves[1::2], ref_before=ref_before, ref_after=ref_after, fill=fill,
             seq_id=seq_id, lblock=lblock,
         )  # fmt: skip
+
+    def emit_ends(
+        self: EventSink, reason: int, lives: npt.NDArray[np.int64], fill: Ints, seq_id: Ints = -1, lblock: Ints = -1
+    ) -> int:
+        """As `EventSink.emit_ends`."""
+        seq = self.emit_lives(_RELEASE, reason, lives, 1, 0, fill, seq_id, lblock)
+        self.emit_lives(_FREE, reason, lives, 0, 0, 0)
+        return seq
 
 
 class Trace(Protocol):

@@ -8,7 +8,8 @@ from typing import Any
 
 EVERY = 64  # steps; a timed one is a little slower
 _CALLS = (
-    "begin", "begin_at", "emit", "emit_many", "emit_alloc", "emit_end", "emit_lives", "emit_sheet", "detail", "fact",
+    "begin", "begin_at", "emit", "emit_many", "emit_alloc", "emit_end", "emit_lives", "emit_ends", "emit_sheet",
+    "detail", "fact",
 )  # fmt: skip
 
 

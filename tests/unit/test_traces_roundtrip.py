@@ -128,6 +128,8 @@ def test_short_calls_write_the_rows_of_the_long_ones(both: Both) -> None:
             sink.emit_lives(Kind.SHARE, Reason.FORK, lives, 1, 2, 16, 7, many)
             sink.emit_lives(Kind.RELEASE, 0, lives, many, many + 32_720, many % 17, many[::-1], -1)
             sink.emit_lives(Kind.FREE, Reason.STOP, lives[:3], 0, 0, 0)
+            sink.emit_ends(Reason.STOP, lives[:20], many[:20] % 5, 8, many[:20])
+            sink.emit_ends(Reason.STOP, lives[50:70], 16, many[:20], 3)
         sink.emit_lives(Kind.SHARE, Reason.FORK, lives, 40_000, 40_001, 16)
         sink.emit_alloc(Reason.DECODE, 2**40, -1, 5, 1)
         sink.emit_end(Reason.STOP, 1, 2**31, 2**16, 5, None)
@@ -361,6 +363,7 @@ def test_threads_lose_double_and_tear_nothing(tmp_path: Path, make: str) -> None
                 sink.emit_alloc(1, k, k, i, i)
                 sink.emit_end(2, k, k, 3, i, i)
                 sink.emit_lives(Kind.HIT, 1, np.full(9, k | k << 32), 1, 2, 3, i, np.full(9, i))
+                sink.emit_ends(2, np.full(8, k | k << 32), 3, i, np.full(8, i))
 
     try:
         threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
@@ -374,13 +377,13 @@ def test_threads_lose_double_and_tear_nothing(tmp_path: Path, make: str) -> None
     trace = sink if isinstance(sink, MemoryRecorder) else open_trace(path)
     assert trace.warnings == []
     events = trace.events
-    assert len(events) == 4 * (3000 + 900 + 300 * (1 + 2 + 9))
+    assert len(events) == 4 * (3000 + 900 + 300 * (1 + 2 + 9 + 16))
     assert (events["block"] == events["gen"]).all()
     for k in range(4):
         mine = events["block"] == k
         single = mine & (events["kind"] == Kind.FREE) & (events["reason"] == 0)
         assert events["aux"][single].tolist() == list(range(3000))
-        for kind, count in ((Kind.ALLOC, 1), (Kind.RELEASE, 1), (Kind.HIT, 9)):
+        for kind, count in ((Kind.ALLOC, 1), (Kind.RELEASE, 9), (Kind.HIT, 9)):
             rows = events[mine & (events["kind"] == kind)]
             written = [i for i in range(0, 3000, 10) for _ in range(count)]
             assert rows["seq_id"].tolist() == rows["lblock"].tolist() == written
