@@ -57,6 +57,8 @@ def command(
         "browser.serverAddress": host,
         "global.developmentMode": "false",
         "logger.level": "warning",
+        # A full collection after every run, refreshes included, takes longer than the refresh: Python's own will do.
+        "runner.postScriptGC": "false",
     }
     argv = [sys.executable, "-m", "streamlit", "run", str(APP)]
     argv += [f"--{name}={value}" for name, value in flags.items()]

@@ -102,7 +102,7 @@ class Tail:
         self._run = _run_of(path)
         self._reader, self._opened = self._open(), next(_OPENED)
         self._follower: Follower | None = None
-        self._checks = LiveCheck()
+        self._checks = LiveCheck(path)
         self._lost = False  # it could not be read at the last look
         self._looked_at = 0.0
         self._view = self._snapshot()
@@ -131,12 +131,7 @@ class Tail:
 
     def findings(self) -> Checked | None:
         """What has been found so far in a trace that grows; None before the first check, which this begins."""
-        return self._checks.look(self._opened, self._reader.rows, self._for_check)
-
-    def _for_check(self) -> TraceView:
-        with self._lock:
-            self._refresh()
-            return self._snapshot()
+        return self._checks.look(self._opened, self._reader.rows)
 
     @property
     def _live(self) -> bool:

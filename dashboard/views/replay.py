@@ -28,7 +28,7 @@ from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
 
-EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.18, 0.5, 1.0
+EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.12, 0.4, 1.0
 LARGE = 1 << 17  # blocks
 BEHIND = 100_000  # events that a server has and that are not here yet: said from so many on
 SPEEDS = (20, 100, 500, 2_000, 10_000, 100_000)  # events per second

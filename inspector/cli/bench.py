@@ -14,6 +14,7 @@ BENCHMARKS = {
     "overhead": "decode runs with and without recording, in pairs",
     "replay": "opening, drawing and seeking in a trace of ten million events",
     "dashboard": "the first picture of ten million events, and moving about in them",
+    "frames": "refreshes of the live page in a real browser, beside a Plotly heatmap of the same trace",
     "follow": "a reader beside a writer of a million events per second, for a minute",
     "trace": "what recording costs per event, beside appending tuples to a list",
     "generate": "tokens per second on the CPU, beside transformers, with and without recording",
