@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from kvscope.engine.free_list import IntArray
 from kvscope.engine.steps import Scheduled, Write
 
@@ -21,12 +18,12 @@ class Places(NamedTuple):
     """Where the last slot of each sequence lies."""
 
     blocks: IntArray
-    gens: npt.NDArray[np.int32]
+    lives: IntArray  # block and life, as in `BlockArrays.lives`
     lblocks: IntArray
 
     def copy(self) -> Places:
         """The same, in arrays of its own."""
-        return Places(self.blocks.copy(), self.gens.copy(), self.lblocks.copy())
+        return Places(self.blocks.copy(), self.lives.copy(), self.lblocks.copy())
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +58,8 @@ class Decodes(Sequence[Scheduled]):
 
     def writes(self) -> list[Write]:
         """The writes that they are, one by one."""
-        blocks, gens, lblocks = (column.tolist() for column in self.places)
+        places = self.places
+        blocks, gens, lblocks = (column.tolist() for column in (places.blocks, places.lives >> 32, places.lblocks))
         return list(zip(self.ids, lblocks, blocks, gens, self.ends.tolist(), strict=True))
 
     @property

@@ -140,14 +140,14 @@ class Lane:
             if filled > row.first and len(row.hashes) == row.published == filled:
                 parent, before = _HALVES.unpack(row.hashes[-1]), blocks[filled - 1]
         return (
-            blocks[-1], row.gens[-1], last, issued, row.computed, row.first * self._size,
+            blocks[-1], row.gens[-1] << 32 | blocks[-1], last, issued, row.computed, row.first * self._size,
             row.table_digest() if recorded else 0, len(blocks), row.seq_id, self.count, identity, before, *parent,
         )  # fmt: skip
 
     def _load(self, state: IntArray) -> None:
         """Take the arrays out of `state`, as `_facts` has put them in."""
         self._all = state
-        self.places = Places(state[0].copy(), state[1].astype(np.int32), state[2].copy())
+        self.places = Places(state[0].copy(), state[1].copy(), state[2].copy())
         self.issued, self.computed, self._front = state[3], state[4], state[5]
         self._tables = state[6:8].T.copy()
         self.seq_ids, self._identities = state[8], state[10]
@@ -231,22 +231,21 @@ class Lane:
         """A fresh block for these rows. A step still to end knows the places as they were: then they are made anew."""
         pool = self._pool
         blocks, lives = pool.hand_out(len(full))
-        gens = lives.view("<i4")[1::2]
         if self.computed is not self.issued:
             self.places = self.places.copy()
         places = self.places
         lblocks = places.lblocks[full]
         _add(lblocks, _ONE, lblocks)
         self._before[full] = places.blocks[full]
-        places.blocks[full], places.gens[full], places.lblocks[full] = blocks, gens, lblocks
+        places.blocks[full], places.lives[full], places.lblocks[full] = blocks, lives, lblocks
         self._words[full], self._ranges[full] = _FRESH, _BEFORE
-        for row, block, gen in zip(self._turned(full), blocks.tolist(), gens.tolist(), strict=True):
+        for row, block, life in zip(self._turned(full), blocks.tolist(), lives.tolist(), strict=True):
             row.blocks.append(block)
-            row.gens.append(gen)
+            row.gens.append(life >> 32)
         if self._matrix is not None:
             self._matrix.turn(full, lblocks, blocks)
         if pool.sink is not None:
-            self.record.turn(full, blocks, gens, lblocks)
+            self.record.turn(full, lives, lblocks)
 
     def _turned(self, full: IntArray) -> list[SequenceTable]:
         """The rows at these places, which are those of one turn."""
@@ -265,7 +264,7 @@ class Lane:
         if not decodes.latest:
             return False
         pool.words.take(blocks, None, words, "clip")
-        if words.tobytes() != self._words.tobytes() or pool.gen[blocks].tobytes() != places.gens.tobytes():
+        if words.tobytes() != self._words.tobytes() or pool.lives[blocks].tobytes() != places.lives.tobytes():
             return False
         if pool.open_leases and pool.leases[blocks].any():
             return False

@@ -19,7 +19,7 @@ _DECODE = int(Reason.DECODE)
 _ALLOC, _WRITE, _COMMIT, _PUBLISH = int(Kind.ALLOC), int(Kind.WRITE), int(Kind.COMMIT), int(Kind.PUBLISH)
 _STEP_BEGIN, _SCHED = int(Kind.STEP_BEGIN), int(Kind.SCHED)
 _ONE_UP, _UPPER = np.array(1 << 32), np.array(32)
-_add, _left = np.add, np.left_shift
+_add = np.add
 _LIFE, _LIFE_AT = np.dtype("V16"), 24  # block, gen, seq_id, lblock: 4 bytes each, in this order
 _ONE = np.array(1)  # numpy is faster with it than with a number
 _AUX_END = 20  # the upper half of `aux`
@@ -53,7 +53,7 @@ class LaneRows:
         self._identities = identities
         self._who = seq_ids + (places.lblocks << _UPPER)
         every = _pairs(count)
-        every.life[:], every.who[:] = places.blocks + (places.gens.astype(np.int64) << _UPPER), self._who
+        every.life[:], every.who[:] = places.lives, self._who
         self._pairs: dict[int, _Pairs] = {}  # by length, to be written anew each time
         self._turned: dict[int, Sheet] = {}  # parts of the sheets below, by where they begin or how many are turned
         self._full: dict[int, Sheet] = {}
@@ -83,19 +83,19 @@ class LaneRows:
         self._read_to = scheds.rows.getfield("<i4", _AUX_END)  # the end of the range that a row reads
         self._from = most  # where the next sheet of appends begins
 
-    def turn(self, full: IntArray, blocks: IntArray, gens: npt.NDArray[np.int32], lblocks: IntArray) -> None:
+    def turn(self, full: IntArray, lives: IntArray, lblocks: IntArray) -> None:
         """These rows go on in fresh blocks, which are recorded with the next appends."""
         count = len(full)
         lo = self._from = self._most - count
         life, who, both = self._pairs.get(count) or self._pairs.setdefault(count, _pairs(count))
-        _left(gens, _UPPER, life)
-        _add(life, blocks, life)
-        _add(self._who[full], _ONE_UP, who)
-        self._who[full] = who
+        life[:] = lives
+        after = self._who[full]
+        _add(after, _ONE_UP, after)
+        self._who[full] = who[:] = after
         self._of_taken[lo:] = both
         self._of_written[full] = both
         self._of_landed[full] = both
-        words = life_words(life.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
+        words = life_words(lives.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
         self._digests[full] += words
         self._lengths[full] = lblocks + _ONE
         self.entries += count

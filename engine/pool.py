@@ -35,6 +35,7 @@ _ALLOC, _RELEASE = int(Kind.ALLOC), int(Kind.RELEASE)
 _BULK = 7  # rows from here on are cheaper as arrays
 _HANDED_OUT = ENTRY | WRITING * STATE
 _FRESH, _NOTHING = np.array(_HANDED_OUT), np.array(0)  # numpy is faster with these than with numbers
+_add = np.add
 _PLAIN_END = ENTRY | PUBLISHED * STATE  # words of at most one entry below this: not in the prefix index
 
 
@@ -72,7 +73,7 @@ class BlockPool(BlockLife):
                 self.evict()
         blocks = free.pop_many(count)
         lives = self.lives[blocks]
-        lives += NEXT_LIFE
+        _add(lives, NEXT_LIFE, lives)
         self.lives[blocks] = lives
         self.words[blocks] = _FRESH
         self.num_held += count

@@ -33,8 +33,8 @@ Extras = tuple[Hashable, ...]
 _KEY_BYTES = 7  # of a hash, in the dictionary: a number of 56 bits takes no more memory than a small one
 _TOKENS = b"tokens"
 _NARROW_LETTER = bytes([NARROW])
+_HALVES, _KEY_MASK = struct.Struct("<2Q"), (1 << 8 * _KEY_BYTES) - 1
 # Arrays: numpy is faster with them than with numbers.
-_KEY_MASK = np.array((1 << 8 * _KEY_BYTES) - 1, dtype=np.uint64)
 _PLACE, _LETTER = np.array(BEHIND, dtype=np.uint8), np.array(NARROW, dtype=np.uint8)
 
 
@@ -121,7 +121,8 @@ class PrefixIndex(PrefixStore):
         # By the leading bytes of their hashes, as numbers (half as large as bytes objects). Should two hashes begin
         # alike, the second block is not entered.
         self._block_of: dict[int, int] = {}
-        self._behind: dict[bytes, set[int]] | None = None  # hash -> the blocks published behind it, once tracked
+        # hash -> the block published behind it, or the set of them; once tracked
+        self._behind: dict[bytes, int | set[int]] | None = None
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -170,7 +171,7 @@ class PrefixIndex(PrefixStore):
         self._put(block, digest, parent, packed(tokens))
         self._block_of[key] = block
         if self._behind is not None:
-            self._behind.setdefault(parent, set()).add(block)
+            self._stands_behind(self._behind, parent, block)
         return True
 
     def children(self, parents: bytes, content: bytes, *, own: bool) -> tuple[list[bytes], list[bytes]]:
@@ -213,7 +214,7 @@ class PrefixIndex(PrefixStore):
         if arrays.tokens.dtype != content.dtype or len(self._place) < room:
             return False
         numbers = blocks.tolist()
-        keys = (digests.view("<u8")[::2] & _KEY_MASK).tolist()
+        keys = [key & _KEY_MASK for key, _ in _HALVES.iter_unpack(digests.tobytes())]
         found = list(map(self._block_of.setdefault, keys, numbers))
         if found != numbers:  # some prefix is served already
             for key, block, entered in zip(keys, numbers, found, strict=True):
@@ -227,8 +228,10 @@ class PrefixIndex(PrefixStore):
         arrays.place[blocks] = _PLACE
         if self._behind is not None:
             in_front = parents.tobytes()
-            for at, block in zip(range(0, len(in_front), DIGEST_BYTES), numbers, strict=True):
-                self._behind.setdefault(in_front[at : at + DIGEST_BYTES], set()).add(block)
+            front = [in_front[at : at + DIGEST_BYTES] for at in range(0, len(in_front), DIGEST_BYTES)]
+            if list(map(self._behind.setdefault, front, numbers)) != numbers:
+                for parent, block in zip(front, numbers, strict=True):
+                    self._stands_behind(self._behind, parent, block)
         return True
 
     def remove(self, block: int) -> None:
@@ -238,9 +241,18 @@ class PrefixIndex(PrefixStore):
         del self._block_of[int.from_bytes(digest[:_KEY_BYTES], "little")]
         if self._behind is not None:
             siblings = self._behind[parent]
-            siblings.discard(block)
-            if not siblings:
+            if isinstance(siblings, set):
+                siblings.discard(block)
+            if siblings in (block, set()):
                 del self._behind[parent]
+
+    @staticmethod
+    def _stands_behind(behind: dict[bytes, int | set[int]], parent: bytes, block: int) -> None:
+        known = behind.setdefault(parent, block)
+        if isinstance(known, set):
+            known.add(block)
+        elif known != block:
+            behind[parent] = {known, block}
 
     @property
     def tracked(self) -> bool:
@@ -252,12 +264,13 @@ class PrefixIndex(PrefixStore):
         if self._behind is None:
             self._behind = {}
             for block in self._block_of.values():
-                self._behind.setdefault(self._parent_of(block), set()).add(block)
+                self._stands_behind(self._behind, self._parent_of(block), block)
 
     def behind(self, block: int) -> list[int]:
         """The blocks published right behind this one, lowest id first; `track` was called."""
         assert self._behind is not None
-        return sorted(self._behind.get(self.entry(block).digest, ()))
+        known = self._behind.get(self.entry(block).digest, set())
+        return sorted(known) if isinstance(known, set) else [known]
 
     def descendants(self, block: int) -> list[int]:
         """All blocks that are found through this one only, each behind those that are found through it."""

@@ -27,6 +27,7 @@ _FILES = (
     "block_manager.py", "stepping.py", "holding.py", "swapping.py", "elastic.py", "table_core.py", "pool.py",
     "block_life.py", "leases.py", "lane.py", "lane_rows.py", "prefix_cache.py",
 )  # fmt: skip
+_WITNESS = int(Kind.WITNESS)
 _OPERATIONS = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 
@@ -141,10 +142,12 @@ class TableCore:
         raise OutOfBlocks(needed, available, self.pool.shortage(needed))
 
     def _witness(self) -> None:
-        if self._sink is not None:
+        sink = self._sink
+        if sink is not None:
             counts = witness(self.pool, self._tables)
-            host = (self._host.num_slots - self._host.num_free,) if self._host.num_slots else ()
-            self._sink.detail(self._emit(Kind.WITNESS), (*counts, *host))
+            if self._host.num_slots:
+                counts = (*counts, self._host.num_slots - self._host.num_free)
+            sink.detail(sink.emit(_WITNESS), counts)
 
     def _row(self, seq_id: int) -> SequenceTable:
         """The row that an operation is going to change; that there is none is recorded."""

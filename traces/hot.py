@@ -37,7 +37,7 @@ DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
 # By number of values: writes them and then their mark, so that they end where the record ends.
 DETAIL_PACK = tuple(struct.Struct(f"<{count + 1}q").pack_into for count in range(DETAIL_VALUES + 1))
 
-_SIXTEENS = np.arange(16, (1 << 16) + 16, 16, dtype=np.int64)
+_SIXTEENS = np.arange(16, (1 << 17) + 16, 16, dtype=np.int64)
 
 
 class Counters(NamedTuple):
@@ -96,6 +96,7 @@ class HotWriter:
         self.details = self.details.reshape(capacity, DETAIL_VALUES + 1)
         self._last = [_last_values(self.details, count) for count in range(1, DETAIL_VALUES + 1)]
         self._detail_marks = self.details[:, DETAIL_VALUES]
+        self._made = [(0, _SIXTEENS[:0])] * (DETAIL_VALUES + 1)  # by number of values: marks made ahead, from which row
         HEADER.pack_into(self.map, 0, MAGIC, ROW_BYTES, DETAIL_BYTES, capacity)
 
     def put_details(self, seq: int, slot: int, values: npt.NDArray[np.int64]) -> None:
@@ -108,7 +109,12 @@ class HotWriter:
             return
         column = self._last[count - 1]
         column[slot:end] = values.reshape(-1).view(column.dtype)
-        np.add(_SIXTEENS[:rows], np.array(seq * 16 + count), self._detail_marks[slot:end])
+        first, marks = self._made[count]
+        at = seq - first
+        if at < 0 or at + rows > len(marks):
+            at, marks = 0, _SIXTEENS + (seq * 16 + count)
+            self._made[count] = seq, marks
+        self._detail_marks[slot:end] = marks[at : at + rows]
 
     def count(self, counters: Counters) -> None:
         """Publish the counters."""
