@@ -96,7 +96,7 @@ def pool_bodies(num_blocks: int, sink: Recorder | None) -> Bodies:
     return {BULK_ROW: bulk, ONE_ROW: single, SHARE_ROW: share, CALLS_ROW: batch, CALL_ROW: batch}
 
 
-def burst(body: Callable[[], int], sink: Recorder | None, seconds: float = 0.012) -> float:
+def burst(body: Callable[[], int], sink: Recorder | None, seconds: float = 0.004) -> float:
     """ns of this thread's processor time per block; the recorder is emptied off the clock, before it would seal."""
     blocks, spent = 0, 0
     repeat = max(1, MAX_BATCH_ROWS // (3 * body()) - 1)
@@ -153,7 +153,7 @@ def speed_rows(num_blocks: int, rounds: int) -> list[dict[str, Any]]:
             base = lists[name if name in lists else BULK_ROW]
             bodies = [(off[name], None), (on[name], ring), (base, None), *([(peers[name], None)] if peers else [])]
             runs = [lambda b=body, s=sink: burst(b, s) for body, sink in bodies]
-            figures = best_of(runs, rounds)
+            figures = best_of(runs, 3 * rounds)
             scale = RECORDED_VLLM[name] / RECORDED_LIST[name if name in RECORDED_LIST else BULK_ROW]
             peer = figures[3] if peers else figures[2] * scale
             for label, value, gate in zip((f"{name}, off", f"{name}, recording"), figures, gates, strict=False):
@@ -181,7 +181,7 @@ def growth_rows(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
             pool = BlockPool(size, 16, sink=ring)
             shuffle(pool)
             runs.append(lambda p=pool, r=ring: burst(churn(p, r), r))
-        figures = best_of(runs, rounds)
+        figures = best_of(runs, 3 * rounds)
         for ring in rings:
             ring.close()
     rows = [entry(f"{BULK_ROW}, recording, {sizes[0]:,} blocks", figures[0], "ns/block")]
