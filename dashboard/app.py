@@ -21,9 +21,11 @@ from kvscope.dashboard.views import (
     doctor,
     events,
     findings,
+    overhead,
     overview,
     replay,
     requests,
+    runs,
     sharing,
     waste,
     whatif,
@@ -45,7 +47,11 @@ PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
     ("compare", "Compare", ":material/compare_arrows:", compare),
     ("whatif", "What if", ":material/tune:", whatif),
     ("doctor", "Doctor", ":material/stethoscope:", doctor),
+    ("runs", "Property runs", ":material/science:", runs),
+    ("overhead", "Recording overhead", ":material/speed:", overhead),
 )
+
+TIMELESS = ("compare", "whatif", "doctor", "runs", "overhead")  # they speak of a whole run: no event is chosen there
 
 
 def main() -> None:
@@ -58,9 +64,14 @@ def main() -> None:
     pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
              for key, title, icon, module in PAGES}  # fmt: skip
     st.session_state["pages"] = pages
-    chosen = st.navigation(list(pages.values()))
+    chosen = st.navigation(list(pages.values()), expanded=True)
     _follow_page_link(pages)
     try:
+        if not begun.traces and opened.results().runs:  # property runs alone: no other page has anything to show
+            if chosen.url_path != "runs":
+                st.switch_page(pages["runs"])
+            runs.render(None, None)
+            return
         name, path = opened.find(st.session_state.get("trace"), begun.traces)
         if attached.waits(begun, path):
             return
@@ -70,7 +81,7 @@ def main() -> None:
         st.session_state["place"] = place = places.place_in(view, begun)
         sidebar.show(view, begun.traces)
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
-        if len(view.events):
+        if len(view.events) and chosen.url_path not in TIMELESS:
             with bar:
                 timebar.show(view, place, following=playing)
         chosen.run()
@@ -109,7 +120,7 @@ def _icon() -> Image.Image:
 def _page(module: ModuleType) -> Callable[[], None]:
     def run() -> None:
         view, place = st.session_state["view"], st.session_state["place"]
-        if len(view.events) == 0:
+        if len(view.events) == 0 and module is not runs:
             attached.empty(view)
             return
         module.render(view, place)

@@ -165,8 +165,20 @@ function drawGaps(ctx, root, data, view) {
   const found = runs(data.x);
   for (let k = 1; k < found.length; k += 1) {
     const from = view.px(data.x[found[k - 1][1] - 1]), to = Math.max(view.px(data.x[found[k][0]]), from + 3);
-    ctx.fillStyle = ink(root, 0.09);
-    ctx.fillRect(from, BETWEEN, to - from, view.height - AXIS - BETWEEN);
+    const high = view.height - AXIS - BETWEEN;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(from, BETWEEN, to - from, high);
+    ctx.clip();
+    ctx.strokeStyle = ink(root, 0.16); // hatched: unlike free blocks, which are an even grey
+    ctx.lineWidth = 1;
+    ctx.beginPath();
+    for (let x = from - high; x < to; x += 9) {
+      ctx.moveTo(x, BETWEEN + high);
+      ctx.lineTo(x + high, BETWEEN);
+    }
+    ctx.stroke();
+    ctx.restore();
     ctx.fillStyle = ink(root, 0.7);
     ctx.font = `11px ${font(root)}`;
     ctx.textAlign = "center";

@@ -39,6 +39,7 @@ def command(
     others: Sequence[Path] = (),
     servers: Sequence[str] = (),
     token_file: Path | None = None,
+    results: Sequence[Path] = (),
 ) -> list[str]:
     """The argv that serves the dashboard.
 
@@ -47,6 +48,7 @@ def command(
         seq, block: where the first page opens.
         others: further traces or folders that may be shown. A link can name none but these.
         servers: URLs of running servers with debug routes. token_file: where their bearer token is read from.
+        results: files of property runs and of `kvscope bench overhead --json`, or folders of them.
     """
     flags = {
         "server.headless": "true",
@@ -67,7 +69,9 @@ def command(
         argv += ["--server", server]
     if token_file is not None:
         argv += ["--token-file", str(token_file.resolve())]
-    first = trace if trace is not None or servers else Path.cwd()
+    for path in results:
+        argv += ["--results", str(path.resolve())]
+    first = trace if trace is not None or servers or results else Path.cwd()
     for path in (*(() if first is None else (first,)), *others):
         argv += ["--trace", str(Path(path).resolve())]
     for name, value in (("--seq", seq), ("--block", block)):
@@ -124,6 +128,7 @@ def serve(
     others: Sequence[Path] = (),
     servers: Sequence[str] = (),
     token_file: Path | None = None,
+    results: Sequence[Path] = (),
     on_ready: Callable[[str], None] = lambda link: None,
 ) -> int:
     """Serve until Ctrl-C or until the server ends; returns 0 after Ctrl-C, else the server's exit status.
@@ -139,7 +144,7 @@ def serve(
             raise MissingDependency(f"the dashboard needs {name}: pip install 'kvscope[dashboard]'")
     check_port(host, port)
     argv = command(trace, port=port, host=host, seq=seq, block=block, others=others, servers=servers,
-                   token_file=token_file)  # fmt: skip
+                   token_file=token_file, results=results)  # fmt: skip
     # A session of its own: Ctrl-C reaches this process alone, which then stops the server in good order.
     process = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                env=_environment(), preexec_fn=_dies_with(os.getpid()))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from kvscope.dashboard.palette import ink_on
+from kvscope.dashboard.palette import SEQUENCES, ink_on
 
 STYLE = """<style>
 .stMainBlockContainer { padding: 2.4rem 2.2rem 3rem; max-width: 1560px; }
@@ -41,6 +41,17 @@ STYLE = """<style>
 .kv-pill i { width: 9px; height: 9px; border-radius: 50%; background: #9AA5B1; }
 .kv-pill.live i { background: #009E73; box-shadow: 0 0 0 4px rgba(0, 158, 115, 0.22); }
 .kv-pill.gone i { background: #D55E00; box-shadow: 0 0 0 4px rgba(213, 94, 0, 0.22); }
+.kv-lanes { display: grid; gap: 0 1px; font-size: 0.82rem; border: 1px solid rgba(128, 140, 152, 0.35);
+  border-radius: 0.5rem; overflow: hidden; }
+.kv-lanes > b { padding: 0.45rem 0.8rem; font-weight: 650; border-bottom: 2px solid var(--lane); }
+.kv-lanes > div { padding: 0.35rem 0.8rem; min-width: 0; border-left: 3px solid transparent; }
+.kv-lanes > div.on { border-left-color: var(--lane); background: color-mix(in srgb, var(--lane) 9%, transparent); }
+.kv-lanes code { display: block; background: none; padding: 0; color: inherit; white-space: pre-wrap; line-height: 1.55;
+  overflow-wrap: anywhere; font-size: 0.8rem; }
+.kv-lanes code small { opacity: 0.55; margin-right: 0.7rem; font-size: 0.74rem; }
+.kv-lanes > i { grid-column: 1 / -1; font-style: normal; font-size: 0.78rem; padding: 0.12rem 0.8rem;
+  border-top: 1px dashed rgba(128, 140, 152, 0.6); }
+.kv-lanes > i.stop { color: #D55E00; border-top-color: #D55E00; font-weight: 600; }
 .kv-chips i { width: 14px; height: 14px; border-radius: 4px; display: inline-block; }
 </style>"""
 
@@ -92,6 +103,23 @@ def head(title: str, state: str, colour: str, said: Iterable[str]) -> str:
     pill = f'<i style="background:{colour};color:{ink_on(colour)}">{escape(state)}</i>'
     rest = "".join(f"<span>{escape(text)}</span>" for text in said)
     return f'<div class="kv-head"><b>{escape(title)}</b>{pill}{rest}</div>'
+
+
+def lanes(stretches: Sequence[tuple[int, Sequence[tuple[str, str]], bool]]) -> str:
+    """An interleaving, a column for each thread, time downwards: (thread, (where, what) lines, stopped at its end)."""
+    threads = 1 + max((thread for thread, _, _ in stretches), default=0)
+    colours = [SEQUENCES[i % len(SEQUENCES)] for i in range(threads)]
+    cells = [f'<b style="--lane:{colours[i]}">worker-{i + 1}</b>' for i in range(threads)]
+    for n, (thread, steps, stopped) in enumerate(stretches):
+        lines = "".join(f"<code><small>{escape(where)}</small>{escape(what)}</code>" for where, what in steps)
+        for i in range(threads):
+            on = f' class="on" style="--lane:{colours[i]}"' if i == thread else ""
+            cells.append(f"<div{on}>{lines if i == thread else ''}</div>")
+        if n + 1 < len(stretches):
+            cells.append(f'<i class="stop">worker-{thread + 1} is stopped here</i>' if stopped else "<i></i>")
+    style = f"grid-template-columns: repeat({threads}, minmax(0, 1fr))"
+    said = f"{len(stretches)} stretches of {threads} threads, one after the other"
+    return f'<div class="kv-lanes" role="img" aria-label="{said}" style="{style}">{"".join(cells)}</div>'
 
 
 def ranges(numbers: Sequence[int]) -> str:

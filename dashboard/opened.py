@@ -22,6 +22,7 @@ from kvscope.errors import KVScopeError, UsageError
 from kvscope.inspector.livecheck import Checked
 from kvscope.inspector.mirror import Contact, Mirror
 from kvscope.inspector.remote import Server, read_token
+from kvscope.inspector.results import SUFFIXES, Results, read_results
 
 MAX_LISTED = 200
 
@@ -33,7 +34,8 @@ class Start:
     traces: dict[str, Path]
     seq: int | None
     block: int | None
-    servers: dict[Path, str] = field(default_factory=dict)  # the folder that a server's events are fetched to -> URL
+    results: tuple[Path, ...] = ()  # files and folders of property runs and measured overhead
+    servers: dict[Path, str] = field(default_factory=dict)  # where a server's events are kept -> its URL
 
 
 def start() -> Start:
@@ -42,12 +44,32 @@ def start() -> Start:
     parser.add_argument("--trace", type=Path, action="append", default=[])
     parser.add_argument("--server", action="append", default=[])
     parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--results", type=Path, action="append", default=[])
     parser.add_argument("--seq", type=int)
     parser.add_argument("--block", type=int)
     given, _ = parser.parse_known_args(sys.argv[1:])
     servers = {_mirror(url, given.token_file).folder: url for url in given.server}
     named = {urlsplit(url).netloc: folder for folder, url in servers.items()}
-    return Start(named | _named(_listed(given.trace)), given.seq, given.block, servers)
+    return Start(named | _named(_listed(given.trace)), given.seq, given.block, _results_in(given), servers)
+
+
+def _results_in(given: argparse.Namespace) -> tuple[Path, ...]:
+    """What was named, and the plain folders that hold the traces."""
+    folders = [path for path in given.trace if path.is_dir() and path.suffix != ".kvtrace"]
+    return tuple(path for path in (*given.results, *folders) if path.exists() and not (path / "manifest.json").exists())
+
+
+def results() -> Results:
+    """The property runs and measurements beside the traces, as they are now."""
+    paths = start().results
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    marks = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.suffix in SUFFIXES)
+    return _results(marks, paths)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _results(marks: tuple[tuple[str, int], ...], _paths: tuple[Path, ...]) -> Results:
+    return read_results(_paths)
 
 
 def find(name: str | None, traces: dict[str, Path]) -> tuple[str, Path]:

@@ -18,6 +18,7 @@ from kvscope.inspector.state import Holder, holders
 
 NO_BAR = {"displayModeBar": False, "staticPlot": False}
 RECENT = 12
+MOST_HOLDERS = 6
 
 
 def card(view: TraceView, place: Place) -> None:
@@ -51,7 +52,9 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
         said.append("in the prefix index")
     st.html(markup.head(f"b{block}#{gen}", letter.label, letter.colour, said))
     held = holders(view, block, place.seq)
-    st.markdown("Held by " + "; ".join(_holder(h, names) for h in held) if held else "Held by nobody")
+    more = f"; and {len(held) - MOST_HOLDERS} more" if len(held) > MOST_HOLDERS else ""
+    told = "; ".join(_holder(h, names) for h in held[:MOST_HOLDERS]) + more
+    st.markdown(f"Held by {told}" if held else "Held by nobody")
     for finding in findings_so_far(view) or ():
         if finding.block == block:
             text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"

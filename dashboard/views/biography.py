@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import story
-from kvscope.dashboard.answers import names_of
+from kvscope.dashboard import markup, story
+from kvscope.dashboard.answers import findings_so_far, names_of
 from kvscope.dashboard.component import event_list
+from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go, move
 from kvscope.dashboard.words import short_site
@@ -18,7 +19,10 @@ MAX_EVENTS = 2000
 
 def render(view: TraceView, place: Place) -> None:
     """The page."""
-    left, right = st.columns([1, 4], gap="medium")
+    lives = biography(view, place.block) if place.block >= 0 else []
+    if lives:
+        _stats(view, place, lives)
+    left, right = st.columns([1, 4], gap="medium", vertical_alignment="center")
     with left:
         _choice(view, place)
     if place.block < 0:
@@ -26,7 +30,6 @@ def render(view: TraceView, place: Place) -> None:
         if st.button("To the block map", icon=":material/grid_view:"):
             go("blocks")
         return
-    lives = biography(view, place.block)
     now = [life for life in lives if life.first_seq <= place.seq]
     with right:
         story.head(view, place, now)
@@ -36,6 +39,19 @@ def render(view: TraceView, place: Place) -> None:
     life = _lives(view, place, lives)
     story.slots(view, place, life)
     _events(place, life)
+
+
+def _stats(view: TraceView, place: Place, lives: list[Life]) -> None:
+    found = [f for f in findings_so_far(view) or () if f.block == place.block]
+    written = sum(event.kind == "write" for life in lives for event in life.events)
+    st.html(markup.stats((
+        ("Lives", count_text(len(lives)), f"of block {place.block}", "How often it was handed out."),
+        ("Events", count_text(sum(len(life.events) for life in lives)), "", "Everything that happened to it."),
+        ("Writes", count_text(written), "", "Into slots of it."),
+        ("Most holders", count_text(max(life.max_ref for life in lives)), "", "At once, tables and leases."),
+        ("Sequences", count_text(len({s for life in lives for s in life.sequences})), "", "That ever held it."),
+        ("Findings", count_text(len(found)), "", "Broken rules on this block."),
+    ), alarm="Findings" if found else ""))  # fmt: skip
 
 
 def _choice(view: TraceView, place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvscope.dashboard import markup
 from kvscope.dashboard.answers import checked, findings_so_far, names_of
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
@@ -27,21 +28,31 @@ def render(view: TraceView, place: Place) -> None:
     if result.nothing_to_check:
         st.info("Nothing to check: no event of this trace speaks of a block.")
         return
-    looked = (
-        f"{count_text(result.events)} events, {count_text(result.blocks)} blocks and {count_text(result.slots)} slots"
-    )
-    ran = f"by the detectors {' '.join(result.detectors)}"
-    if not result.findings:
-        st.success(f"No rule is broken. Checked {looked} {ran}.", icon=":material/verified:")
-        return
     groups = group(result.findings, view)
-    kinds = "1 kind" if len(groups) == 1 else f"{len(groups)} kinds"
-    st.markdown(f"**{count_text(len(result.findings))} findings of {kinds}** in {looked}, {ran}.")
+    _stats(result, groups)
+    ran = f"Looked for by the detectors {' '.join(result.detectors)}."
+    if not result.findings:
+        st.success("No rule is broken.", icon=":material/verified:")
+        st.caption(ran)
+        return
+    st.caption(ran)
     for i, found in enumerate(groups[:MAX_REPORTS]):
         _one(view, found, i)
     if len(groups) > MAX_REPORTS:
         st.caption(f"The first {MAX_REPORTS} kinds are reported in full; `kvscope check` prints all of them.")
     _list(view, place, result)
+
+
+def _stats(result: CheckResult, groups: list[FindingGroup]) -> None:
+    lives = len({(f.block, f.gen) for f in result.findings if f.block >= 0})
+    st.html(markup.stats((
+        ("Findings", count_text(len(result.findings)), "", "Broken rules, each at its event."),
+        ("Kinds", count_text(len(groups)), "", "Of mistakes: one mistake may break a rule many times."),
+        ("Lives", count_text(lives), "of blocks", "That have a finding."),
+        ("Events", count_text(result.events), "checked", "Rows that were looked at."),
+        ("Blocks", count_text(result.blocks), "checked", "Blocks that the events speak of."),
+        ("Slots", count_text(result.slots), "checked", "Slots whose writes were followed."),
+    ), alarm="Findings" if result.findings else ""))  # fmt: skip
 
 
 def _while_live(view: TraceView, known: int, events: int) -> None:

@@ -206,14 +206,14 @@ def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
 def _live_cells(now: Followed) -> list[tuple[str, str, str, str]]:
     m = now.moment
     held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
-    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else ""
+    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else "blocks"
     speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
     return [
         _held(int(held), now.num_blocks),
         ("Free", count_text(int(m.now("free") or 0)), "blocks", "Blocks on the free list."),
         ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
-        ("Saved", count_text(int(saved)), f"blocks {size}".strip(), "Table entries less distinct blocks."),
+        ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
         ("Tail waste", ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
         ("Running", count_text(m.running), f"{count_text(m.waiting)} waiting", "Sequences that hold blocks."),
         ("Speed", speed or ABSENT, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
@@ -250,14 +250,14 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
         return None if np.isnan(value) else value
 
     saved = int(series.saved_blocks[row])
-    size = bytes_text(saved * view.block_bytes) if view.block_bytes else ""
+    size = bytes_text(saved * view.block_bytes) if view.block_bytes else "blocks"
     since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
     return [
         _held(int(series.held_blocks[row]), int(series.blocks[row])),
         ("Free", count_text(int(series.free[row])), "blocks", "Blocks on the free list."),
         ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
-        ("Saved", count_text(saved), f"blocks {size}".strip(), "Table entries less distinct blocks."),
+        ("Saved", count_text(saved), size, "Table entries less distinct blocks: blocks saved by sharing."),
         ("Tail waste", ratio_text(known("tail_waste")), "", "Share of held slots that hold no token."),
         ("Step", count_text(max(int(series.step[row]), 0)), "", "Engine step of this event."),
         ("Time", duration_text(since), "", "Since the first event."),

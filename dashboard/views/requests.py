@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures
+from kvscope.dashboard import figures, markup
 from kvscope.dashboard.answers import lanes_of, measured
 from kvscope.dashboard.lane_order import arrows_of, families
+from kvscope.dashboard.numbers import count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.dashboard.views.overview import PLOT_CONFIG, axis_choice
@@ -23,6 +26,7 @@ def render(view: TraceView, place: Place) -> None:
     if not found:
         st.info("No request in this trace: it records a bare pool.")
         return
+    _stats(view, found)
     first = 0
     if len(found) > MAX_LANES:
         pages = -(-len(found) // MAX_LANES)
@@ -41,6 +45,21 @@ def render(view: TraceView, place: Place) -> None:
         column_config={"text": st.column_config.TextColumn(width="large")},
         height=min(35 * (len(shown) + 1) + 3, 460),
     )
+
+
+def _stats(view: TraceView, found: list[Lane]) -> None:
+    prompts, cached = sum(lane.prompt_tokens for lane in found), sum(lane.cached_tokens for lane in found)
+    outcomes = Counter(lane.outcome for lane in found)
+    most = max(found, key=lambda lane: lane.max_held)
+    st.html(markup.stats((
+        ("Sequences", count_text(len(found)), "", "Each sample of a request is one."),
+        ("Finished", count_text(outcomes["finish"]), "", "Sequences that came to their end."),
+        ("Prompt", count_text(prompts), "tokens", "Of all sequences together."),
+        ("From the cache", ratio_text(cached / prompts if prompts else None), "", "Prompt tokens not computed again."),
+        ("Output", count_text(sum(lane.output_tokens for lane in found)), "tokens", "Of all sequences together."),
+        ("Most held", count_text(most.max_held), "blocks", f"By one sequence, {most.name}."),
+        ("Preemptions", count_text(sum(lane.preemptions for lane in found)), "", "Of all sequences: blocks given up."),
+    )))  # fmt: skip
 
 
 def _table(view: TraceView, shown: list[Lane]) -> pd.DataFrame:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup
-from kvscope.dashboard.answers import names_of, owners_of, pool_at, tables_of
+from kvscope.dashboard import figures, figures_more, markup
+from kvscope.dashboard.answers import measured, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.place import Place
+from kvscope.dashboard.place import Place, go
+from kvscope.inspector.prefixes import prefix_tree
 
 MAX_TABLES = 60
+MAX_TREE, MAX_BRANCHES = 400, 300
 _NO_BAR = {"displayModeBar": False}
 
 
@@ -33,8 +37,9 @@ def render(view: TraceView, place: Place) -> None:
     )
     st.html(markup.stats(cells))
     if not tables:
-        st.info("No sequence holds a block at this event. Move to another event above.")
+        nothing_held(view, "saved_blocks", "the most sharing")
         return
+    _tree(view, tables)
     shown = {names(s): row for s, row in list(tables.items())[:MAX_TABLES]}
     st.markdown("**Block tables at this event**: blue is held by one table; orange by several, darker by more")
     figure = figures.block_tables(shown, pool_at(view, place.seq).entries)
@@ -42,6 +47,39 @@ def render(view: TraceView, place: Place) -> None:
     if len(tables) > MAX_TABLES:
         st.caption(f"The first {MAX_TABLES} of {len(tables)} tables.")
     _groups(view, place, tables)
+
+
+def nothing_held(view: TraceView, measure: str, what: str) -> None:
+    """What to say where no table holds a block, and the way to where there is something to see."""
+    st.info("No sequence holds a block at this event. Move to another event above, or:", icon=":material/info:")
+    values = getattr(measured(view), measure)
+    if len(values) and np.nanmax(values, initial=0) > 0:
+        seq = int(measured(view).seq[int(np.nanargmax(values))])
+        if st.button(f"To {what}, at event {count_text(seq)}", icon=":material/my_location:", type="primary"):
+            go(seq=seq)
+
+
+def _tree(view: TraceView, tables: dict[int, list[tuple[int, int]]]) -> None:
+    """Who shares which beginning, as a tree: what hangs below a branch goes on where it ends."""
+    names = names_of(view)
+    found = prefix_tree({s: [block for block, _ in row] for s, row in list(tables.items())[:MAX_TREE]}, MAX_BRANCHES)
+    labels, texts = [], []
+    for branch in found:
+        count, held = len(branch.blocks), len(branch.sequences)
+        who = names(branch.sequences[0]) if held == 1 else f"{held} sequences"
+        blocks = "1 block" if count == 1 else f"{count} blocks"
+        labels.append(f"{who}: {blocks}")
+        size = f" = {bytes_text(branch.saved * view.block_bytes)}" if view.block_bytes else ""
+        saved = f"<br>saves {branch.saved} blocks{size}" if branch.saved else ""
+        shown = ", ".join(names(s) for s in branch.sequences[:8]) + (" ..." if held > 8 else "")
+        span = f"b{branch.blocks[0]}" if count == 1 else f"b{branch.blocks[0]} ... b{branch.blocks[-1]}"
+        texts.append(f"{blocks} ({span})<br>held by {shown}{saved}")
+    st.markdown("**Prefix tree**: as wide as sequences hold it; orange is shared, and what hangs below goes on alone")
+    st.plotly_chart(
+        figures_more.prefix_icicle([escape(t) for t in labels], [b.parent for b in found],
+                                   [len(b.sequences) for b in found], texts),
+        key="prefix_tree", config=_NO_BAR, alt=f"Prefix tree of {len(tables)} sequences in {len(found)} branches",
+    )  # fmt: skip
 
 
 def _groups(view: TraceView, place: Place, tables: dict[int, list[tuple[int, int]]]) -> None:

@@ -13,6 +13,7 @@ from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.dashboard.verdict import leak_text
 from kvscope.dashboard.views.overview import PLOT_CONFIG, axis_choice
+from kvscope.dashboard.views.sharing import nothing_held
 
 MOST = 30
 
@@ -51,7 +52,7 @@ def _who(view: TraceView, place: Place, state: object) -> None:
         room = len(blocks) * view.block_size
         rows.append((names(seq_id), len(blocks), room - int(fill[blocks].sum()), room))
     if not rows:
-        st.info("No sequence holds a block at this event. Move to another event above.")
+        nothing_held(view, "held_blocks", "the most that is held")
         return
     rows.sort(key=lambda row: -row[2])
     st.markdown("**Who holds what is empty, at this event**")

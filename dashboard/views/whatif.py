@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import markup
+from kvscope.dashboard import figures_more, markup
 from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -54,6 +54,10 @@ def render(view: TraceView, place: Place) -> None:
     )
     st.html(markup.stats(cells))
     st.markdown("**The same requests, simulated**: prompts share nothing here, for a trace holds no text")
+    shown = [(f"{row.allocator}, {row.block_size} slots" if row.block_size else row.allocator,
+              row.concurrency_mean or 0.0, float(row.concurrency_peak), row.utilization) for row in rows]  # fmt: skip
+    st.plotly_chart(figures_more.concurrency(shown), key="whatif_picture", config={"displayModeBar": False},
+                    alt="Sequences that run at once, mean and peak, by allocator and block size")  # fmt: skip
     st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
 
 

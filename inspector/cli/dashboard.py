@@ -25,6 +25,10 @@ def dashboard(
     seq: Annotated[int | None, typer.Option(help="Open at this event.")] = None,
     block: Annotated[int | None, typer.Option(help="Open at this block.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with the server's bearer token.")] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Results to show beside it (JSON of fuzz, races and bench overhead, JUnit XML); repeatable."),
+    ] = None,
 ) -> None:
     """Serve the dashboard for a trace, or for a running server, until Ctrl-C.
 
@@ -36,17 +40,20 @@ def dashboard(
     from kvscope.errors import UsageError
     from kvscope.inspector.remote import is_url
 
+    for given in results or ():
+        if not given.exists():
+            raise UsageError(f"results {given} do not exist: give a file of JSON or XML, or a folder of them")
     if trace is not None and is_url(trace):
         _check_server(trace, token_file)
         status = serve(None, port=port, host=host, seq=seq, block=block, servers=[trace], token_file=token_file,
-                       on_ready=announce)  # fmt: skip
+                       results=results or (), on_ready=announce)  # fmt: skip
         raise typer.Exit(2 if status else 0)
     if token_file is not None:
         raise UsageError("token-file is for a server's URL, and none was given")
     path = None if trace is None else Path(trace)
     if path is not None:
         _check_trace(path)
-    status = serve(path, port=port, host=host, seq=seq, block=block, on_ready=announce)
+    status = serve(path, port=port, host=host, seq=seq, block=block, results=results or (), on_ready=announce)
     raise typer.Exit(2 if status else 0)
 
 

@@ -36,6 +36,8 @@ PAGES = (
     "sharing",
     "events",
     "findings",
+    "runs",
+    "overhead",
 )
 
 Open = Callable[..., AppTest]
@@ -101,7 +103,8 @@ def test_every_page_renders(open_app: Open, toy_traces: dict[str, Path], page: s
     app = open_app(toy_traces[name], page=page, seq=str(seq), block="6")
     assert not app.exception
     assert not [e.value for e in app.error if "failed" in e.value]
-    assert f"event {count_text(seq)} of" in _html(app)
+    whole_run = page in ("compare", "whatif", "doctor", "runs", "overhead")  # no event is chosen there
+    assert (f"event {count_text(seq)} of" in _html(app)) is not whole_run
 
 
 def test_stat_row_is_the_summary(open_app: Open, toy_traces: dict[str, Path]) -> None:
@@ -131,7 +134,7 @@ def test_findings_page_tells_the_report(open_app: Open, toy_traces: dict[str, Pa
     result = check(open_trace(toy_traces["missing-copy"]))
     first = result.findings[0]
     app = open_app(toy_traces["missing-copy"], page="findings")
-    assert f"{len(result.findings)} findings" in app.markdown[0].value
+    assert _stat(app, "Findings") == str(len(result.findings))
     report = app.code[0].value
     assert first.code in report
     assert first.title in report
@@ -145,7 +148,7 @@ def test_clean_trace_has_a_clean_findings_page(open_app: Open, toy_traces: dict[
     app = open_app(toy_traces["clean"], page="findings")
     assert "No rule is broken" in app.success[0].value
     result = check(open_trace(toy_traces["clean"]))
-    assert f"{count_text(result.events)} events" in app.success[0].value
+    assert _stat(app, "Events") == count_text(result.events)
 
 
 def test_moving_through_time(open_app: Open, toy_traces: dict[str, Path]) -> None:
@@ -290,6 +293,24 @@ class TestWhichTrace:
         assert "no trace to show" in app.error[0].value
 
 
+class TestResults:
+    """Property runs beside a trace, and alone."""
+
+    def test_the_counterexample_is_shown(self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path) -> None:
+        found = {"code": "KV006", "name": "write-while-shared", "why": "held by two", "program": "def test(): ..."}
+        run = {"schema": "kvscope-fuzz/1", "target": "a:b", "verdict": "finding", "examples": 8, "finding": found}
+        (tmp_path / "fuzz.json").write_text(json.dumps(run))
+        (tmp_path / "torn.json").write_text("{")
+        app = open_app(toy_traces["clean"], start=("--results", str(tmp_path)), page="runs")
+        assert not app.exception
+        assert app.code[0].value == "def test(): ..."
+        assert "torn.json" in app.warning[0].value
+        assert _stat(app, "With a finding") == "1"
+        alone = open_app(tmp_path)  # no trace at all: it opens at the runs
+        assert not alone.exception
+        assert alone.code[0].value == "def test(): ..."
+
+
 class TestPoorTraces:
     def test_not_a_trace_is_one_line(self, open_app: Open, tmp_path: Path) -> None:
         (tmp_path / "x.kvtrace").mkdir()
@@ -311,7 +332,7 @@ class TestPoorTraces:
         app = open_app(tmp_path / "empty.kvtrace", page=page)
         assert not app.exception
         assert not app.error
-        assert "no event yet" in app.info[0].value
+        assert ("No property run" if page == "runs" else "no event yet") in app.info[0].value
 
     def test_torn_trace_shows_what_is_left_and_says_so(
         self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path

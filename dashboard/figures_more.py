@@ -1,0 +1,108 @@
+"""Figures of the pages Sharing, What if and Recording overhead, made from plain values; imports no Streamlit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+from kvscope.dashboard.palette import BLUE, GREEN, MUTED, ORANGE, PURPLE, VERMILLION
+
+_GRID = "rgba(128,140,152,0.22)"
+_SHARED = ((0.0, BLUE), (0.001, "#F3C567"), (0.5, ORANGE), (1.0, "#A65F00"))
+
+
+def prefix_icicle(
+    labels: Sequence[str], parents: Sequence[int], holders: Sequence[int], texts: Sequence[str]
+) -> go.Figure:
+    """The prefix tree: a row for each level, as wide as sequences hold it, orange the more of them.
+
+    Args:
+        labels, texts: what is written on a branch, and said of it. parents: positions, -1 for none.
+        holders: how many sequences hold a branch.
+    """
+    figure = go.Figure(
+        go.Icicle(
+            ids=[str(i) for i in range(len(labels))], labels=list(labels), branchvalues="total",
+            parents=["" if parent < 0 else str(parent) for parent in parents], values=list(holders),
+            customdata=list(texts), hovertemplate="%{customdata}<extra></extra>", sort=False,
+            tiling={"orientation": "v", "pad": 2}, pathbar={"visible": False}, textfont={"size": 13},
+            marker={"colors": [float(n > 1) * n for n in holders], "colorscale": _SHARED, "cmin": 0,
+                    "cmax": max([2, *holders]), "line": {"width": 0}},
+        )
+    )  # fmt: skip
+    depth = _depth(parents)
+    figure.update_layout(height=min(90 + 62 * depth, 560), margin={"l": 4, "r": 4, "t": 4, "b": 4}, uirevision="keep")
+    return figure
+
+
+def _depth(parents: Sequence[int]) -> int:
+    levels: list[int] = []
+    for parent in parents:
+        levels.append(1 if parent < 0 else levels[parent] + 1)
+    return max(levels, default=1)
+
+
+def rate(seconds: npt.NDArray[Any], per_s: npt.NDArray[Any]) -> go.Figure:
+    """Events per second over time, as an area."""
+    figure = go.Figure(
+        go.Scatter(x=np.round(seconds, 6), y=per_s, mode="lines", line={"color": BLUE, "width": 1.6, "shape": "vh"},
+                   fill="tozeroy", fillcolor="rgba(0,114,178,0.18)", name="events/s",
+                   hovertemplate="%{y:,.0f} events/s at %{x:.3f} s<extra></extra>")
+    )  # fmt: skip
+    figure.update_layout(height=330, margin={"l": 8, "r": 12, "t": 8, "b": 8}, showlegend=False, uirevision="keep")
+    figure.update_xaxes(title={"text": "time (s)", "standoff": 6}, automargin=True, showgrid=False, zeroline=False)
+    figure.update_yaxes(title="events per second", automargin=True, gridcolor=_GRID, rangemode="tozero")
+    return figure
+
+
+def overhead(loads: Sequence[tuple[str, float, float | None, float | None, float | None]]) -> go.Figure:
+    """Ratios of step times, a row each: (name, ratio, low, high, gate); the gate as a line beside its row."""
+    names = [name for name, *_ in loads]
+    colours = [VERMILLION if gate is not None and ratio > gate else GREEN for _, ratio, _, _, gate in loads]
+    figure = go.Figure(
+        go.Scatter(
+            x=[ratio for _, ratio, *_ in loads], y=names, mode="markers", marker={"size": 13, "color": colours},
+            error_x={"type": "data", "symmetric": False, "color": MUTED, "thickness": 1.6,
+                     "array": [max((high or ratio) - ratio, 0) for _, ratio, _, high, _ in loads],
+                     "arrayminus": [max(ratio - (low or ratio), 0) for _, ratio, low, _, _ in loads]},
+            hovertemplate="%{y}<br>%{x:.4f} times the step without recording<extra></extra>",
+        )
+    )  # fmt: skip
+    gates = [(name, gate) for name, *_, gate in loads if gate is not None]
+    if gates:
+        figure.add_trace(go.Scatter(
+            x=[gate for _, gate in gates], y=[name for name, _ in gates], mode="markers", name="limit",
+            marker={"symbol": "line-ns-open", "size": 22, "color": PURPLE, "line": {"width": 2}},
+            hovertemplate="limit %{x:.3f}<extra></extra>",
+        ))  # fmt: skip
+    figure.add_vline(x=1.0, line={"color": MUTED, "width": 1.2, "dash": "dot"})
+    figure.update_layout(height=120 + 44 * len(loads), margin={"l": 8, "r": 12, "t": 8, "b": 8}, showlegend=False)
+    figure.update_xaxes(title={"text": "step with recording / step without", "standoff": 6}, gridcolor=_GRID)
+    figure.update_yaxes(automargin=True, autorange="reversed", showgrid=False)
+    return figure
+
+
+def concurrency(rows: Sequence[tuple[str, float, float, float | None]]) -> go.Figure:
+    """Sequences at once by allocator: (name, mean, peak, share of held memory that is used); longer is better."""
+    names = [name for name, *_ in rows]
+    figure = go.Figure()
+    figure.add_trace(go.Bar(
+        y=names, x=[peak for _, _, peak, _ in rows], orientation="h", name="peak", width=0.56,
+        marker={"color": "rgba(86,180,233,0.35)"}, hovertemplate="%{y}: %{x:,.0f} at most<extra></extra>",
+    ))  # fmt: skip
+    figure.add_trace(go.Bar(
+        y=names, x=[mean for _, mean, _, _ in rows], orientation="h", name="mean", width=0.56, marker={"color": BLUE},
+        text=["" if used is None else f"{used:.0%} of held memory used" for *_, used in rows], textposition="inside",
+        insidetextanchor="start", hovertemplate="%{y}: %{x:,.1f} on average<extra></extra>",
+    ))  # fmt: skip
+    figure.update_layout(
+        barmode="overlay", height=110 + 52 * len(rows), margin={"l": 8, "r": 12, "t": 8, "b": 8}, barcornerradius=4,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0},
+    )  # fmt: skip
+    figure.update_xaxes(title={"text": "sequences that run at once", "standoff": 6}, gridcolor=_GRID, zeroline=False)
+    figure.update_yaxes(automargin=True, autorange="reversed", showgrid=False)
+    return figure
