@@ -304,7 +304,7 @@ class TestResults:
         app = open_app(toy_traces["clean"], start=("--results", str(tmp_path)), page="runs")
         assert not app.exception
         assert app.code[0].value == "def test(): ..."
-        assert "torn.json" in app.warning[0].value
+        assert "neither JSON nor XML" in app.warning[0].value
         assert _stat(app, "With a finding") == "1"
         alone = open_app(tmp_path)  # no trace at all: it opens at the runs
         assert not alone.exception
