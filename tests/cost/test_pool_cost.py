@@ -18,7 +18,7 @@ from kvscope.traces import PoolFacts, Recorder
 
 BLOCKS = 1 << 14
 # Times the list's cost per block, with recording off and on; the batch is compared with the list in bulk.
-BOUNDS = {BULK_ROW: (0.6, 3.0), SHARE_ROW: (0.7, 2.8), CALL_ROW: (1.3, 6.0), ONE_ROW: (8.0, 35.0)}
+BOUNDS = {BULK_ROW: (0.45, 2.2), SHARE_ROW: (0.4, 2.0), CALL_ROW: (1.0, 4.5), ONE_ROW: (5.0, 20.0)}
 
 
 @pytest.mark.parametrize("name", list(BOUNDS))
