@@ -342,11 +342,11 @@ class Lane:
 
     def _all_catch_up(self) -> None:
         """Every row at once, so that no more tokens are kept here than there is room for."""
-        for at, (seq_id, tokens) in enumerate(zip(self.ids, self._tokens.each(), strict=True)):
-            new = self.count - int(self._since[at])
-            if new:
-                row = self.rows[seq_id]
-                row.tokens += tokens[-new:]
-                row.issued += new
+        new = (self.count - self._since).tolist()
+        most = max(new)
+        for seq_id, count, tokens in zip(self.ids, new, self._tokens.each(most), strict=True):
+            row = self.rows[seq_id]
+            row.tokens += tokens if count == most else tokens[most - count :]
+            row.issued += count
         self._since[:] = self.count
         self._tokens.rewind()

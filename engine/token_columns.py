@@ -86,9 +86,9 @@ class TokenColumns:
         tokens: list[int] = self._kept[self._used - count : self._used, at].tolist()
         return tokens
 
-    def each(self) -> list[list[int]]:
-        """What is kept of every sequence."""
-        tokens: list[list[int]] = self._kept[: self._used].T.tolist()
+    def each(self, count: int) -> list[list[int]]:
+        """The last `count` tokens of every sequence."""
+        tokens: list[list[int]] = self._kept[self._used - count : self._used].T.tolist()
         return tokens
 
     def rewind(self) -> None:

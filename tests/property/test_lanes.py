@@ -236,6 +236,28 @@ def test_batch_that_changes_by_one_goes_on_in_its_lane() -> None:
     assert pair[0].rows() == pair[1].rows()
 
 
+@pytest.mark.parametrize("wide", [0, 2**40])
+def test_long_decode_is_the_single_sequences(wide: int) -> None:
+    """Longer than a lane keeps tokens; one sequence joins in between; tokens of up to 64 bits."""
+    pair = [Driver(kind, 300, 4, True) for kind in (Lanes, NoLanes)]
+    for driver in pair:
+        ids = [0, 1, 2]
+        for seq in ids:
+            driver.do("admit", seq, [seq, 9, 1])
+        for turn in range(150):
+            if turn == 30:
+                driver.do("admit", 3, [5, 5])
+                ids = [0, 3, 1, 2]
+            driver.decode(ids, turn + (wide if turn > 70 else 0), "rows", [])
+            driver.end()
+            if turn == 50:
+                driver.manager._tables[1].catch_up()
+        driver.manager.check_integrity()
+    assert pair[0].lanes == 150
+    assert pair[0].state() == pair[1].state()
+    assert pair[0].rows() == pair[1].rows()
+
+
 def test_refused_batch_leaves_the_lane_as_it_was() -> None:
     driver = Driver(Lanes, 4, 2, True)
     driver.do("admit", 0, [1, 2, 3])
