@@ -116,7 +116,7 @@ class Driver:
         manager, pool = self.manager, self.manager.pool
         for row in manager._tables.values():
             row.step_out()
-            row.table_digest()
+            row.digest = row.table_digest()  # it is kept modulo 2**64 in any way
             row.identity = None  # kept once it was asked for
         manager._steps.spell_out()
         manager._steps.open = [step.spelled_out() for step in manager._steps.open]
