@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.engine.age_list import AgeList
 from kvscope.engine.free_list import FreeList
@@ -19,8 +20,8 @@ MAX_BLOCK_SIZE = 1024
 ENTRY, STATE, FILL_MASK = 1 << 32, 1 << 16, (1 << 16) - 1
 NEXT_LIFE = np.array(1 << 32)  # an array: a plain number costs an operation on arrays twice as much
 
-# The arrays of a pool, and what they hold of a block that was never handed out; `lives` beside them.
-_EMPTY = {"words": 0, "leases": 0, "leased_slots": 0, "last_use_step": -1}
+# The arrays of a pool, and what they hold of a block that was never handed out; `pairs` beside them.
+_EMPTY = {"leases": 0, "leased_slots": 0, "last_use_step": -1}
 
 
 _COUNTED = ("free", "private", "shared", "cached", "quarantined", "in_transit")
@@ -46,6 +47,13 @@ def check_geometry(num_blocks: int, block_size: int) -> None:
         raise UsageError(f"block_size is {block_size}: must be 1..{MAX_BLOCK_SIZE} slots")
 
 
+def _pairs(lo: int, hi: int) -> npt.NDArray[np.int64]:
+    """Words and lives of blocks lo..hi - 1 that were never handed out."""
+    pairs = np.zeros((hi - lo, 2), dtype="<i8")
+    pairs[:, 1] = np.arange(lo, hi)
+    return pairs
+
+
 class BlockArrays:
     """State, life, holders and fill of `num_blocks` blocks, and the lists that the unheld ones are on."""
 
@@ -53,15 +61,18 @@ class BlockArrays:
     __slots__ = (
         "_cached", "_entries", "_fenced", "_fill", "_free", "_gen", "_last_use", "_leases", "_quarantined", "_state",
         "_words", "block_size", "completed_step", "entries", "fill", "gen", "last_use_step", "leased_slots", "leases",
-        "lives", "newest_use", "num_blocks", "num_held", "num_shared", "open_leases", "state", "users", "words",
+        "lives", "newest_use", "num_blocks", "num_held", "num_shared", "open_leases", "pairs", "state", "users",
+        "words",
     )  # fmt: skip
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         check_geometry(num_blocks, block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.words = np.zeros(num_blocks, dtype="<i8")  # entries << 32 | state << 16 | fill: one access for all three
-        self.lives = np.arange(num_blocks, dtype="<i8")  # gen << 32 | block, as a row of the trace holds both
+        # Of each block its word, entries << 32 | state << 16 | fill: one access for all three; and its life,
+        # gen << 32 | block, as a row of the trace holds both. They lie side by side: in a large pool what an operation
+        # costs is how often it reaches into memory.
+        self.pairs = _pairs(0, num_blocks)
         self.leases = np.zeros(num_blocks, dtype=np.int32)
         self.leased_slots = np.zeros(num_blocks, dtype=np.int16)  # leading slots that some lease covers
         # The last step that used the block, as far as its releases tell (`BlockPool.release`). Below 0: by none since
@@ -79,11 +90,11 @@ class BlockArrays:
         self._quarantined: dict[int, Reason] = {}  # and why each was given back
 
     def _look_at_arrays(self) -> None:
-        # The parts of words and lives, as arrays of their own.
-        self.gen = self.lives.view("<i4")[1::2]
-        self.entries = self.words.view("<i4")[1::2]
-        self.state = self.words.view("u1")[2::8]
-        self.fill = self.words.view("<i2")[0::4]
+        # Words and lives, and the parts of them, as arrays of their own (`take` of such an array copies all of it).
+        pairs = self.pairs
+        self.words, self.lives = pairs[:, 0], pairs[:, 1]
+        self.entries, self.gen = pairs.view("<i4")[:, 1], pairs.view("<i4")[:, 3]
+        self.state, self.fill = pairs.view("u1")[:, 2], pairs.view("<i2")[:, 0]
         # The same memory, one item at a time: several times as fast as an array's scalar access.
         self._words, self._state, self._gen = self.words.data, self.state.data, self.gen.data
         self._entries, self._leases = self.entries.data, self.leases.data
@@ -99,7 +110,7 @@ class BlockArrays:
             for name, empty in _EMPTY.items():
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(added, empty, dtype=old.dtype)]))
-            self.lives = np.concatenate([self.lives, np.arange(num_blocks - added, num_blocks, dtype="<i8")])
+            self.pairs = np.concatenate([self.pairs, _pairs(num_blocks - added, num_blocks)])
             self._look_at_arrays()
         free = [block for block in self._free.to_list() if block < num_blocks]
         self._free = FreeList.of(free + list(range(self.num_blocks, num_blocks)), num_blocks)

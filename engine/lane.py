@@ -157,7 +157,6 @@ class Lane:
         self._ragged = set(np.flatnonzero(self._before < 0).tolist()) if self._prefixes.share else set()
         count = state.shape[1]
         self._expected = np.full(count, -1, dtype=np.int64)  # the words that the last commit has left
-        self._found = np.empty(count, dtype=np.int64)
 
     def _store(self) -> None:
         """Put the arrays back of which `_load` has made others."""
@@ -198,8 +197,8 @@ class Lane:
 
     def writable(self) -> bool:
         """Whether the last block of every row is still its own, so that a slot behind it may be written in place."""
-        pool, words, blocks = self._pool, self._found, self.places.blocks
-        pool.words.take(blocks, None, words, "clip")
+        pool, blocks = self._pool, self.places.blocks
+        words = pool.words[blocks]
         if words.tobytes() != self._expected.tobytes():
             words[self.full] = 0
             if int(np.maximum.reduce(words)) >= _PUBLISHED:
@@ -259,18 +258,18 @@ class Lane:
         """The step that computed these tokens has ended: their bytes exist. False, and nothing done, unless all of
         them are where they were written, and nothing has happened to their blocks since.
         """
-        pool, places, words = self._pool, self.places, self._found
+        pool, places = self._pool, self.places
         blocks = places.blocks
         if not decodes.latest:
             return False
-        pool.words.take(blocks, None, words, "clip")
+        words = pool.words[blocks]
         if words.tobytes() != self._words.tobytes() or pool.lives[blocks].tobytes() != places.lives.tobytes():
             return False
         if pool.open_leases and pool.leases[blocks].any():
             return False
         _add(words, _LANDING, words)
         pool.words[blocks] = words
-        self._expected, self._found = words, self._expected
+        self._expected = words
         self.computed = self.issued
         return True
 
