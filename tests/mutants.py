@@ -31,7 +31,8 @@ ROOMS = ("engine", "kernels", "traces", "inspector", "dashboard", "benchmarks", 
 POOL_TESTS = (
     "tests/unit/test_leases_and_windows.py", "tests/unit/test_step_writes.py", "tests/unit/test_resizing.py",
     "tests/unit/test_resized_pool.py", "tests/property/test_prefix_sharing.py", "tests/property/test_block_manager.py",
-    "tests/property/test_all_or_nothing.py", "tests/property/test_soak.py", "tests/property/test_kill_matrix.py",
+    "tests/property/test_all_or_nothing.py", "tests/property/test_free_list.py", "tests/property/test_soak.py",
+    "tests/property/test_kill_matrix.py",
 )  # fmt: skip
 SANITIZER_TESTS = (
     "tests/unit/test_detectors_ledger.py", "tests/unit/test_detectors_life.py", "tests/unit/test_detectors_sharing.py",
