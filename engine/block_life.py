@@ -281,6 +281,8 @@ class BlockLife(BlockArrays):
         self.completed_step = completed_step
         while self.users and self.users[0][0] <= completed_step:
             del self.users[0]
+        if not self._quarantined and not self._fenced:
+            return
         for block in [b for b in self._quarantined if self._last_use[b] <= completed_step]:
             reason = self._quarantined.pop(block)
             self._to_free_list(block)

@@ -90,9 +90,9 @@ class Stepping(TableCore):
         with self._lock:
             self._begin(ahead=1)
             decodes, others = self._batch_in(scheduled)
-            tables = [self._look(item.seq_id) for item in others]
+            tables = [self._look(item.seq_id) for item in others] if others else []
             number = self._steps.begin(others, decodes)
-            members = frozenset(item.seq_id for item in others)
+            members = frozenset(item.seq_id for item in others) if others else frozenset()
             if decodes is not None:
                 members = decodes.members | members if members else decodes.members
             self.pool.begin_use(number, members)
@@ -117,7 +117,7 @@ class Stepping(TableCore):
                 lane, step = None, step.spelled_out()
             if lane is not None and step.writes:
                 lane.record_commit()
-            committed = self._commit(step.writes)
+            committed = self._commit(step.writes) if step.writes else []
             if lane is not None:
                 lane.publish(committed=bool(step.writes))
             for write, ok in zip(step.writes, committed, strict=True):
