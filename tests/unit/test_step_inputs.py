@@ -52,8 +52,8 @@ def run(loaded: LoadedModel, kind: type[BlockManager], blocks: int) -> tuple[See
     )
     engine, seen = Engine(loaded, config, manager_factory=kind), Seen()
     engine.watch(seen)
-    for i in range(9):
-        params = SamplingParams(5 + 7 * (i % 3), temperature=0.9, seed=i, n=1 + (i == 4), ignore_eos=True)
+    for i in range(7):
+        params = SamplingParams(4 + 5 * (i % 3), temperature=0.9, seed=i, n=1 + (i == 4), ignore_eos=True)
         engine.submit([7, 3, *range(i, 2 * i + 3)], params)
     tokens: list[Any] = []
     while engine.has_work:
@@ -68,7 +68,7 @@ def test_device_is_given_the_same_with_and_without_lanes(loaded: LoadedModel, bl
     (lanes, tokens), (single, expected) = (run(loaded, kind, blocks) for kind in (Lanes, NoLanes))
     assert lanes.steps == single.steps
     assert tokens == expected
-    assert lanes.together > 50
+    assert lanes.together > 30
     assert single.together == 0
 
 
