@@ -163,16 +163,16 @@ def gpu_body(folder: Path, batch: int, steps: int, layers: int, context: int) ->
             manager.end_step()
         if sink is not None:
             sink.seal()  # the prompts' rows are not a decode step's cost
-        lengths, everyone, ones = [context] * batch, list(range(batch)), [1] * batch
+        everyone, ones = list(range(batch)), [1] * batch
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(steps):
-            manager.append_many(everyone, ones)
-            manager.begin_step([Scheduled(seq_id, lengths[seq_id], lengths[seq_id] + 1) for seq_id in everyone])
-            lengths = [length + 1 for length in lengths]
-            rows = torch.tensor([manager.table(seq_id) for seq_id in everyone], dtype=torch.int32)
-            tables[:, : rows.shape[1]].copy_(rows)
-            on_card.copy_(torch.tensor(lengths, dtype=torch.int32))
+        for number in range(steps):
+            rows = manager.append_many(everyone, ones)
+            manager.begin_step(rows)
+            known = manager.inputs_of(rows)
+            assert known is not None
+            tables[:, : known[1].shape[1]].copy_(torch.from_numpy(known[1]))
+            on_card.fill_(context + number + 1)
             made.graph.replay()
             torch.cuda.synchronize()
             manager.end_step()

@@ -82,7 +82,7 @@ class DeviceWords:
         if self.device != "cpu":  # from pinned memory, or the host would wait for all that is queued before
             sent = sent.pin_memory().to(self.device, non_blocking=True)
         sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
-        rows, columns, values, written_by, of_token, of_row = sent.split(sizes)
+        rows, columns, values, written_by, of_token, of_row = torch.split(sent, sizes)
         if len(values):
             self._buffer[rows, columns] = values
         words, writers = (cells.view(-1) for cells in self._cells)
