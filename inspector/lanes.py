@@ -78,6 +78,8 @@ class _Draft:
 _LANE_KINDS = (
     Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.SCHED, Kind.PREEMPT, Kind.FINISH, Kind.ABORT,
 )  # fmt: skip
+# As numbers: a member is looked up in Python, and this is asked for every row.
+_SUBMIT, _ADMIT, _RESUME, _FORK, _SCHED, _PREEMPT, *_ENDS = map(int, _LANE_KINDS)
 _PIECE = 65_536
 _LANE_MASK = kind_mask(_LANE_KINDS)
 _TABLE_MASK = kind_mask(TABLE_KINDS)
@@ -98,7 +100,9 @@ def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
         columns = [events[name][piece].tolist() for name in ("kind", "seq_id", "aux", "lblock", "t_ns", "step")]
         numbers = np.asarray(trace.seqs)[piece].tolist()
         for number, kind, seq_id, aux, lblock, t_ns, step in zip(numbers, *columns, strict=True):
-            draft = drafts.setdefault(seq_id, _Draft(seq_id))
+            draft = drafts.get(seq_id)
+            if draft is None:
+                draft = drafts[seq_id] = _Draft(seq_id)
             _advance(drafts, draft, kind, aux, lblock, (t_ns, number, step))
     if len(events):
         end = (int(events["t_ns"][-1]), int(trace.seqs[-1]), int(events["step"][-1]))
@@ -143,26 +147,26 @@ def _advance(
     drafts: dict[int, _Draft], draft: _Draft, kind: int, aux: int, lblock: int, now: tuple[int, int, int]
 ) -> None:
     """Take one event into a lane."""
-    if kind == Kind.SUBMIT:
+    if kind == _SUBMIT:
         draft.prompt = draft.decode_from = aux
         draft.turn(QUEUED, now)
-    elif kind == Kind.ADMIT:
+    elif kind == _ADMIT:
         draft.cached = aux
         draft.turn(PREFILL, now)
-    elif kind == Kind.RESUME:
+    elif kind == _RESUME:
         draft.turn(PREFILL, now)
-    elif kind == Kind.FORK:
+    elif kind == _FORK:
         parent = drafts.get(aux)
         draft.parent = aux
         draft.prompt = draft.decode_from = parent.prompt if parent else 0
         draft.turn(DECODE, now)
-    elif kind == Kind.SCHED and draft.phase == PREFILL and lblock >= draft.decode_from:
+    elif kind == _SCHED and draft.phase == PREFILL and lblock >= draft.decode_from:
         draft.turn(DECODE, now)
-    elif kind == Kind.PREEMPT:
+    elif kind == _PREEMPT:
         draft.preemptions += 1
         draft.decode_from = max(draft.decode_from, aux)  # what was computed is prefilled again
         draft.turn(PREEMPTED, now)
-    elif kind in (Kind.FINISH, Kind.ABORT):
+    elif kind in _ENDS:
         draft.outcome = Kind(kind).name.lower()
         draft.output = aux
         draft.turn("", now)

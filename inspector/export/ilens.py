@@ -25,7 +25,7 @@ import numpy as np
 
 from kvscope import __version__
 from kvscope.inspector.export.jsonl import manifest_of
-from kvscope.inspector.export.parts import Progress, no_progress, parts
+from kvscope.inspector.export.parts import Progress, no_progress, parts, reason_names
 from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, Lane, lanes
 from kvscope.inspector.measures import held_at
 from kvscope.inspector.source import Frozen, TraceLike, details_map, frozen, gap_rows
@@ -34,13 +34,22 @@ from kvscope.inspector.state import kind_mask
 from kvscope.traces.schema import Kind, Reason
 
 SCHEMA_VERSION = "0.3"
-Records = Iterator[tuple[int, dict[str, Any]]]  # in the order of the event they belong to
-_REASONS = {Reason.STOP: "stop", Reason.LENGTH: "length", Reason.ABORTED: "abort", Reason.DRAINED: "abort"}
+Records = Iterator[tuple[int, dict[str, Any]]]  # the row they belong to, in order
+_REASONS: dict[int, str] = {
+    Reason.STOP: "stop",
+    Reason.LENGTH: "length",
+    Reason.ABORTED: "abort",
+    Reason.DRAINED: "abort",
+}
+_NAMES = reason_names()
 _WAITING, _RUNNING = 0, 1
 _LOAD_KINDS = (
     Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.PREEMPT, Kind.FINISH, Kind.ABORT, Kind.SCHED, Kind.STEP_END,
 )  # fmt: skip
 _LOAD_MASK = kind_mask(_LOAD_KINDS)
+# As numbers: a member is looked up in Python, and there are millions of rows.
+_SUBMIT, _ADMIT, _RESUME, _FORK, _PREEMPT, *_ENDS, _SCHED, _STEP_END = map(int, _LOAD_KINDS)
+_PUBLISH = int(Kind.PUBLISH)
 
 
 def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progress = no_progress) -> int:
@@ -51,10 +60,9 @@ def write_ilens(trace: TraceLike, rows: range, file: BinaryIO, progress: Progres
     wall, start = (_seconds(clock.get(name)) if clock else 0.0 for name in ("wall_ns", "monotonic_ns"))
     file.write(_line(_meta(trace, manifest, wall, start)))
     count = 1
-    seqs = np.asarray(trace.seqs, dtype=np.int64)
-    for seq, record in heapq.merge(_snapshots(trace, rows), _finished(trace, rows), _cache(trace, rows, progress),
+    for row, record in heapq.merge(_snapshots(trace, rows), _finished(trace, rows), _cache(trace, rows, progress),
                                    _gaps(trace, rows), key=lambda pair: pair[0]):  # fmt: skip
-        t = float(times[int(np.searchsorted(seqs, seq))]) * 1e-9
+        t = float(times[row]) * 1e-9
         record = {"kind": record.pop("kind"), "ts": start + t, **record}
         if record["kind"].startswith("kv_"):
             record["wall_time_unix"] = wall + t
@@ -77,32 +85,44 @@ class _Load:
 
     def __init__(self) -> None:
         self.place: dict[int, int] = {}
+        self.count = [0, 0]  # how many wait, how many run
         self.decode_from: dict[int, int] = {}  # by sequence the first position whose token is new
         self.prompts: dict[int, int] = {}
         self.prompt = self.generated = self.preempted = self.hits = self.queries = 0
 
+    def goes(self, seq_id: int, place: int | None) -> None:
+        """A sequence waits or runs from now on, or has left."""
+        before = self.place.pop(seq_id, None)
+        if before is not None:
+            self.count[before] -= 1
+        if place is not None:
+            self.place[seq_id] = place
+            self.count[place] += 1
+
     def take(self, kind: int, seq_id: int, aux: int, lblock: int, fill: int) -> None:
         """One event."""
-        if kind == Kind.SUBMIT:
-            self.place[seq_id], self.decode_from[seq_id] = _WAITING, aux
-            self.prompts[seq_id] = aux
-        elif kind in (Kind.ADMIT, Kind.RESUME):
-            self.place[seq_id] = _RUNNING
-            if kind == Kind.ADMIT and seq_id in self.prompts:  # without its SUBMIT it says nothing about a rate
-                self.hits, self.queries = self.hits + aux, self.queries + self.prompts[seq_id]
-        elif kind == Kind.FORK:
-            self.place[seq_id], self.decode_from[seq_id] = _RUNNING, self.decode_from.get(aux, 0)
-        elif kind == Kind.PREEMPT:
-            self.place[seq_id] = _WAITING
-            self.decode_from[seq_id] = max(self.decode_from.get(seq_id, 0), aux)
-            self.preempted += 1
-        elif kind in (Kind.FINISH, Kind.ABORT):
-            self.place.pop(seq_id, None)
-            self.decode_from.pop(seq_id, None)
-        elif kind == Kind.SCHED:
+        if kind == _SCHED:  # of most rows
             new_from, end = self.decode_from.get(seq_id, 0), lblock + max(fill, 0)
             self.prompt += max(0, min(end, new_from) - lblock)
             self.generated += end >= new_from
+        elif kind == _SUBMIT:
+            self.goes(seq_id, _WAITING)
+            self.decode_from[seq_id] = aux
+            self.prompts[seq_id] = aux
+        elif kind in (_ADMIT, _RESUME):
+            self.goes(seq_id, _RUNNING)
+            if kind == _ADMIT and seq_id in self.prompts:  # without its SUBMIT it says nothing about a rate
+                self.hits, self.queries = self.hits + aux, self.queries + self.prompts[seq_id]
+        elif kind == _FORK:
+            self.goes(seq_id, _RUNNING)
+            self.decode_from[seq_id] = self.decode_from.get(aux, 0)
+        elif kind == _PREEMPT:
+            self.goes(seq_id, _WAITING)
+            self.decode_from[seq_id] = max(self.decode_from.get(seq_id, 0), aux)
+            self.preempted += 1
+        elif kind in _ENDS:
+            self.goes(seq_id, None)
+            self.decode_from.pop(seq_id, None)
 
 
 def _snapshots(trace: Frozen, rows: range) -> Records:
@@ -115,15 +135,14 @@ def _snapshots(trace: Frozen, rows: range) -> Records:
         told = events[piece]
         columns = [told[name].tolist() for name in ("kind", "seq_id", "aux", "lblock", "fill")]
         for row, kind, *values in zip(piece.tolist(), *columns, strict=True):
-            if kind != Kind.STEP_END:
+            if kind != _STEP_END:
                 load.take(kind, *values)
                 continue
             used = next(held)
             if row in rows:
-                places = list(load.place.values())
-                yield int(trace.seqs[row]), {
-                    "kind": "engine_snapshot", "num_running_reqs": places.count(_RUNNING),
-                    "num_waiting_reqs": places.count(_WAITING),
+                yield row, {
+                    "kind": "engine_snapshot", "num_running_reqs": load.count[_RUNNING],
+                    "num_waiting_reqs": load.count[_WAITING],
                     "kv_cache_usage": used / trace.num_blocks,
                     "prefix_cache_queries": load.queries, "prefix_cache_hits": load.hits,
                     "num_preempted_reqs": load.preempted, "num_generation_tokens": load.generated,
@@ -141,7 +160,7 @@ def _finished(trace: Frozen, rows: range) -> Records:
         seq = lane.bars[-1].seq_hi
         row = int(np.searchsorted(seqs, seq))
         if row in rows:
-            found.append((seq, _request(lane, int(events["reason"][row]))))
+            found.append((row, _request(lane, int(events["reason"][row]))))
     return iter(sorted(found, key=lambda pair: pair[0]))
 
 
@@ -149,8 +168,7 @@ def _request(lane: Lane, reason: int) -> dict[str, Any]:
     def spent(*phases: str) -> float:
         return sum(bar.t1_ns - bar.t0_ns for bar in lane.bars if bar.phase in phases) * 1e-9
 
-    known = _REASONS.get(Reason(reason)) if reason in set(Reason) else None
-    other = Reason(reason).name.lower() if reason in set(Reason) else f"reason_{reason}"
+    known, other = _REASONS.get(reason), _NAMES[reason].lower()
     return {
         "kind": "request_finished", "request_id": lane.name,
         "finish_reason": known or ("abort" if lane.outcome == "abort" else other),
@@ -169,13 +187,15 @@ def _cache(trace: Frozen, rows: range, progress: Progress) -> Records:
     stored: dict[tuple[int, int], int] = {}
     known: set[int] = set()
     wanted = kind_mask((Kind.PUBLISH, Kind.UNPUBLISH, Kind.EVICT))
+    begin = 0  # the row of the part's first event
     for part in parts(trace, range(rows.stop), progress):
-        for at in np.flatnonzero(wanted[part.events["kind"]]).tolist():
-            event, seq = part.events[at], int(part.seqs[at])
-            life = int(event["block"]), int(event["gen"])
-            medium = "CPU" if event["tier"] else "GPU"
+        picked = np.flatnonzero(wanted[part.events["kind"]])
+        told = part.events[picked]
+        columns = [told[name].tolist() for name in ("kind", "block", "gen", "tier")]
+        for at, seq, kind, block, gen, tier in zip(picked.tolist(), part.seqs[picked].tolist(), *columns, strict=True):
+            life, medium = (block, gen), "CPU" if tier else "GPU"
             record: dict[str, Any] = {"seq": seq, "wall_time_unix": 0.0, "medium": medium, "group_idx": 0}
-            if event["kind"] != Kind.PUBLISH:
+            if kind != _PUBLISH:
                 gone = stored.pop(life, None)
                 if gone is None:
                     continue
@@ -189,8 +209,9 @@ def _cache(trace: Frozen, rows: range, progress: Progress) -> Records:
                     "num_tokens": trace.block_size, "block_size": trace.block_size,
                 }  # fmt: skip
                 known.add(own)
-            if seq >= int(trace.seqs[rows.start]) and "kind" in record:
-                yield seq, record
+            if begin + at >= rows.start and "kind" in record:
+                yield begin + at, record
+        begin += len(part.events)
 
 
 def _gaps(trace: Frozen, rows: range) -> Records:
@@ -199,7 +220,7 @@ def _gaps(trace: Frozen, rows: range) -> Records:
             continue
         seq, before = int(trace.seqs[row]), int(trace.seqs[row - 1]) if row else -1
         hole = seq - before > 1
-        yield seq, {
+        yield row, {
             "kind": "collector_gap", "source": "kvscope", "reason": "missing" if hole else f"{lost}_dropped",
             "first_seq": before + 1 if hole else None, "last_seq": seq - 1 if hole else None,
         }  # fmt: skip
