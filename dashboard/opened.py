@@ -63,7 +63,7 @@ def results() -> Results:
     """The property runs and measurements beside the traces, as they are now."""
     paths = start().results
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    marks = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.suffix in SUFFIXES)
+    marks = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.suffix in SUFFIXES and file.exists())
     return _results(marks, paths)
 
 

@@ -6,19 +6,18 @@ child of the lowest priority, which reads the folder itself and hands its result
 
 from __future__ import annotations
 
-import contextlib
+import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope.inspector.findings import CheckResult, check
+from kvscope.inspector.findings import CheckResult, Finding, check
 
 log = logging.getLogger(__name__)
 
@@ -68,23 +67,43 @@ class LiveCheck:
         done = subprocess.run([sys.executable, "-m", __name__, str(self._path.resolve())], check=False,
                               capture_output=True, stdin=subprocess.DEVNULL)  # fmt: skip
         result = None
-        if done.returncode == 0:
-            with contextlib.suppress(pickle.UnpicklingError, EOFError):
-                result = pickle.loads(done.stdout)  # our own child's
-        else:
-            log.warning("the live check failed: %s", done.stderr.decode(errors="replace").strip()[-400:])
+        try:
+            if done.returncode:
+                raise ValueError(done.stderr.decode(errors="replace").strip()[-400:])
+            result = result_of(done.stdout)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("the live check failed: %s", error)
         with self._lock:
             self._due = time.monotonic() + max(_SHARE * (time.monotonic() - started), _LEAST_S)
-            if isinstance(result, CheckResult) and run == self._of:
+            if result is not None and run == self._of:
                 self._found = Checked(result, result.events)
 
 
+def result_of(text: bytes) -> CheckResult:
+    """The result that `main` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is something else.
+    """
+    said = json.loads(text)
+    findings = tuple(
+        Finding(**found | {"others": tuple(found["others"]), "related": _pairs(found["related"])})
+        for found in said["findings"]
+    )
+    told = {"detectors": tuple(said["detectors"]), "idle": _pairs(said["idle"]), "notes": tuple(said["notes"])}
+    return CheckResult(**said | told | {"findings": findings})
+
+
+def _pairs(value: Any) -> tuple[Any, ...]:
+    return tuple((name, held) for name, held in value)
+
+
 def main(path: str) -> None:
-    """Check a trace, and write the result to standard output, pickled."""
+    """Check a trace, and write the result to standard output, as JSON."""
     from kvscope.traces import open_trace
 
     os.nice(19)
-    sys.stdout.buffer.write(pickle.dumps(check(open_trace(path))))
+    json.dump(asdict(check(open_trace(path))), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ over.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,9 +199,10 @@ def _numbers(data: dict[str, Any], *wanted: tuple[str, str, str]) -> tuple[tuple
 
 def _float(value: Any) -> float | None:
     try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+        number = None if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -118,9 +118,13 @@ def check_cache_tensor(kv: Tensor) -> None:
     """The whole cache of all layers: within a block contiguous, else any strides."""
     if kv.dim() != 6 or kv.shape[1] != 2:
         raise UsageError(f"kv must be [layers, 2, num_blocks, block_size, kv_heads, head_dim], got {list(kv.shape)}")
-    _, heads, dim = kv.shape[3:]
-    if kv.numel() and kv.stride()[3:] != (heads * dim, dim, 1):
+    slots, heads, dim = kv.shape[3:]
+    if kv.numel() == 0:
+        return
+    if kv.stride()[3:] != (heads * dim, dim, 1):
         raise UsageError(f"a block of kv must be contiguous, its strides are {kv.stride()[3:]}")
+    if any(size > 1 and step < slots * heads * dim for size, step in zip(kv.shape[:3], kv.stride()[:3], strict=True)):
+        raise UsageError(f"blocks of kv must not overlap, its strides are {kv.stride()[:3]}")
 
 
 def check_ids(name: str, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> None:

@@ -81,7 +81,9 @@ def bad_calls():
     shadow, words = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(2, 20, dtype=torch.int64)
     yield "shadow must be", lambda: kernels.check_provenance(shadow.int(), table, lens, words)
     yield "expected must be", lambda: kernels.check_provenance(shadow, table, lens, words[:1])
-    yield "contiguous", lambda: kernels.copy_blocks(kv[:, :, ::2], torch.tensor([0]), torch.tensor([1]))
+    pair = torch.tensor([0]), torch.tensor([1])
+    yield "block of kv must be contiguous", lambda: kernels.copy_blocks(kv[..., ::2], *pair)
+    yield "must not overlap", lambda: kernels.copy_blocks(kv[:, :, :1].expand(-1, -1, 4, -1, -1, -1), *pair)
 
 
 @pytest.mark.parametrize(("words", "call"), list(bad_calls()), ids=[words for words, _ in bad_calls()])

@@ -71,13 +71,16 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, name: str, text: str) -
 
 
 @pytest.mark.parametrize("data", [{}, {"rows": [1, {"name": None}]}, {"schema": "kvscope-races/1", "lanes": [1, {}]},
-                                  {"schema": "kvscope-fuzz/1", "finding": 3, "verdict": 7}, [1]])  # fmt: skip
+                                  {"schema": "kvscope-fuzz/1", "finding": 3, "verdict": 7}, [1],
+                                  {"schema": "kvscope-fuzz/1", "examples": float("inf"), "rules": 10**400},
+                                  {"rows": [{"name": "recording", "value": 1, "baseline": 1, "ratio": float("nan")}]},
+                                  ])  # fmt: skip
 def test_other_forms_are_passed_over(tmp_path: Path, data: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps(data))
     found = read_results([tmp_path / "a.json"])
     assert not found.unread
     assert not found.overhead
-    assert all(run.verdict == "clean" and not run.lanes for run in found.runs)
+    assert all(run.verdict == "clean" and not run.lanes and not run.numbers for run in found.runs)
 
 
 def test_the_prefix_tree_counts_every_saved_block_once() -> None:
@@ -90,3 +93,12 @@ def test_the_prefix_tree_counts_every_saved_block_once() -> None:
     assert sum(branch.saved for branch in found) == entries - distinct
     assert sum(len(branch.blocks) for branch in found) == distinct
     assert len(prefix_tree(tables, most=3)) == 3
+
+
+def test_a_link_to_nowhere_is_no_error_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvscope.dashboard.opened import results
+
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "torn.json").write_text("{")
+    monkeypatch.setattr(sys, "argv", ["app", "--results", str(tmp_path)])
+    assert [line.partition(":")[0] for line in results().unread] == ["gone.json", "torn.json"]
