@@ -12,8 +12,9 @@ from kvscope import kernels
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.hooks import EngineHook
 from kvscope.engine.kvcache import KVCache
-from kvscope.engine.model.llama import Llama
+from kvscope.engine.model.llama import Attend, Llama
 from kvscope.engine.scheduler import StepPlan
+from kvscope.kernels.host import HostStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,21 @@ class Runner:
         inputs = self._pack(plan, sampled)
         for hook in self.hooks:
             hook.before_attention(plan, inputs)
-        d = inputs.decodes
+        with torch.inference_mode():
+            attend = self._on_host(inputs) if HostStep.fits(self.cache.kv) else self._on_device(inputs)
+            return self.model.forward(inputs.tokens, inputs.positions, attend, inputs.last)
+
+    def _on_host(self, inputs: StepInputs) -> Attend:
+        start = inputs.query_start
+        return HostStep(
+            self.cache.kv, inputs.slots, inputs.tables, inputs.seq_lens, start, self.scale, self.window
+        ).attend  # fmt: skip
+
+    def _on_device(self, inputs: StepInputs) -> Attend:
+        """Kernels per layer, decodes and prefill apart; also the way of half precision on the CPU."""
+        d, count = inputs.decodes, len(inputs.seq_lens)
         prefill_start = inputs.query_start[d:] - inputs.query_start[d]
-        kv_heads = self.cache.kv.shape[4]
-        window = self.window
+        kv_heads, window = self.cache.kv.shape[4], self.window
         # One plan serves every layer.
         split = kernels.plan_decode(inputs.seq_lens[:d], kv_heads, window=window) if d else None
 
@@ -67,15 +79,14 @@ class Runner:
             if d:
                 rows = (inputs.tables[:d], inputs.seq_lens[:d])
                 parts.append(kernels.paged_decode(q[:d], keys, values, *rows, self.scale, plan=split, window=window))
-            if d < len(plan.rows):
+            if d < count:
                 rows = (inputs.tables[d:], inputs.seq_lens[d:])
                 parts.append(
                     kernels.paged_prefill(q[d:], keys, values, *rows, prefill_start, self.scale, window=window)
                 )
             return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-        with torch.inference_mode():
-            return self.model.forward(inputs.tokens, inputs.positions, attend, inputs.last)
+        return attend
 
     def _pack(self, plan: StepPlan, sampled: list[int]) -> StepInputs:
         rows, size = plan.rows, self.manager.block_size

@@ -17,6 +17,8 @@ from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.model.weights import WeightSource, check_weights
 from kvscope.errors import ModelError
 
+FEW_ROWS = 16  # what `_project` multiplies the other way round
+
 
 class Attend(Protocol):
     """What a runner gives: store this layer's keys and values, attend, return the heads' outputs."""
@@ -87,17 +89,17 @@ class Llama:
         cos, sin = self._rotary(positions)
         x = F.embedding(tokens, self.embeddings)
         for index, layer in enumerate(self.layers):
-            qkv = F.linear(_rms_norm(x, layer.input_norm, config.rms_eps), layer.qkv, layer.qkv_bias)
+            qkv = _project(_rms_norm(x, layer.input_norm, config.rms_eps), layer.qkv, layer.qkv_bias)
             qkv = qkv.view(x.shape[0], -1, config.head_dim)
             # Q and K heads lie side by side, so one rotation serves both.
             turned = _rotate(qkv[:, :qk_heads], cos, sin)
             attended = attend(index, turned[:, :q_heads], turned[:, q_heads:], qkv[:, qk_heads:])
-            x = x + F.linear(attended.reshape(x.shape[0], -1), layer.output, layer.output_bias)
-            gate, up = F.linear(_rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            x += F.linear(attended.reshape(x.shape[0], -1), layer.output, layer.output_bias)
+            gate, up = _project(_rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up).chunk(2, dim=-1)
+            x += F.linear(F.silu(gate).mul_(up), layer.down)
         if rows is not None:
             x = x.index_select(0, rows)
-        return F.linear(_rms_norm(x, self.final_norm, config.rms_eps), self.lm_head)
+        return _project(_rms_norm(x, self.final_norm, config.rms_eps), self.lm_head).contiguous()
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [T, 1, D], each angle twice because dims (i, i + D/2) turn together."""
@@ -106,7 +108,19 @@ class Llama:
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
 
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias for weights that have more rows than columns; the result may be a transposed view.
+
+    A few rows in float32 on the CPU are multiplied the other way round: MKL then takes up to half the time.
+    """
+    if bias is None and 1 < x.shape[0] <= FEW_ROWS and x.device.type == "cpu" and x.dtype == torch.float32:
+        return torch.mm(weight, x.t()).t()
+    return F.linear(x, weight, bias)
+
+
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, weight.shape, weight, eps)
     wide = x.to(torch.float32)
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return weight * wide.to(x.dtype)
