@@ -41,6 +41,12 @@ def served_engine() -> ModuleType:
     return _beside("served_engine")
 
 
+@pytest.fixture(scope="session")
+def promql() -> ModuleType:
+    """`tests/promql.py`: the queries of docs/monitoring, evaluated over scrapes."""
+    return _beside("promql")
+
+
 def _beside(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
     assert spec is not None

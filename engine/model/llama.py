@@ -17,7 +17,7 @@ from kvscope.engine.model.config import ModelConfig
 from kvscope.engine.model.weights import WeightSource, check_weights
 from kvscope.errors import ModelError
 
-FEW_ROWS = 16  # what `_project` multiplies the other way round
+FEW_ROWS = 64  # what `_project` multiplies the other way round
 
 
 class Attend(Protocol):
@@ -95,7 +95,7 @@ class Llama:
             turned = _rotate(qkv[:, :qk_heads], cos, sin)
             attended = attend(index, turned[:, :q_heads], turned[:, q_heads:], qkv[:, qk_heads:])
             x += F.linear(attended.reshape(x.shape[0], -1), layer.output, layer.output_bias)
-            gate, up = _project(_rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up).chunk(2, dim=-1)
+            gate, up = _gate_and_up(_rms_norm(x, layer.mlp_norm, config.rms_eps), layer.gate_up)
             x += F.linear(F.silu(gate).mul_(up), layer.down)
         if rows is not None:
             x = x.index_select(0, rows)
@@ -113,9 +113,22 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A few rows in float32 on the CPU are multiplied the other way round: MKL then takes up to half the time.
     """
-    if bias is None and 1 < x.shape[0] <= FEW_ROWS and x.device.type == "cpu" and x.dtype == torch.float32:
+    if bias is None and 1 < x.shape[0] <= FEW_ROWS and _by_mkl(x):
         return torch.mm(weight, x.t()).t()
     return F.linear(x, weight, bias)
+
+
+def _gate_and_up(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both projections [T, I]; many rows in float32 on the CPU are faster in two products than in one twice as wide."""
+    if x.shape[0] > FEW_ROWS and _by_mkl(x):
+        gate, up = weight.chunk(2)
+        return F.linear(x, gate), F.linear(x, up)
+    gate, up = _project(x, weight).chunk(2, dim=-1)
+    return gate, up
+
+
+def _by_mkl(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

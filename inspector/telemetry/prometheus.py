@@ -122,12 +122,13 @@ def _events(counted: Counted) -> Iterator[Metric]:
         (Kind.WAIT, "waits", "Times that the head of the queue was not admitted."),
     ):
         by_reason = {reason: int(counted.reasons[kind, reason]) for reason in Reason if counted.reasons[kind, reason]}
-        by_reason = by_reason or {_USUAL[kind]: 0}  # a rate of something that has not happened yet is 0, not absent
-        yield _by_reason(f"kvscope_{name}", what, by_reason)
+        # A rate of what has not happened yet is 0, not absent, and the first time that it happens is an increase.
+        yield _by_reason(f"kvscope_{name}", what, {_USUAL[kind]: 0} | by_reason)
     ended = {Reason(reason): count for reason, count in counted.finished.items() if reason in _REASONS}
-    yield _by_reason("kvscope_sequences_ended", "Sequences that ended.", ended or {Reason.STOP: 0})
+    yield _by_reason("kvscope_sequences_ended", "Sequences that ended.", dict.fromkeys(_ENDS, 0) | ended)
 
 
+_ENDS = (Reason.STOP, Reason.LENGTH, Reason.ABORTED)
 _REASONS = frozenset(int(reason) for reason in Reason)
 _USUAL = {Kind.PREEMPT: Reason.CAPACITY, Kind.FREE: Reason.STOP, Kind.EVICT: Reason.CAPACITY,
           Kind.REFUSED: Reason.NO_BLOCKS, Kind.WAIT: Reason.NO_BLOCKS}  # fmt: skip
