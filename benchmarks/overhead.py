@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvscope.benchmarks.shown import progress_of
+from kvscope.benchmarks.shown import median_within, progress_of
 
 CPU_GATE, GPU_GATE = 1.01, 1.005
 BLOCK, PROMPT, TOKENS, BARE_STEPS = 16, 32, 97, 12
@@ -121,10 +121,8 @@ def batch_rows(folder: Path, loaded: Any, batch: int, seconds: float) -> list[di
     pair.without_model()
     bare = list(pair.pieces(0.2 * seconds, BARE_STEPS, lambda _: None))
     pair.sink.close()
-    ratios = sorted(with_it / without for with_it, without in real)
-    middle, half = len(ratios) / 2, 0.98 * len(ratios) ** 0.5  # of the order statistics around the median
-    low, high = ratios[max(int(middle - half), 0)], ratios[min(int(middle + half), len(ratios) - 1)]
-    ratio = statistics.median(ratios)
+    ratios = [with_it / without for with_it, without in real]
+    ratio, low, high = median_within(ratios)
     with_it, without = (statistics.median(piece[i] for piece in real) for i in (0, 1))
     extra = statistics.median(with_it - without for with_it, without in bare)
     alone = extra / min(without for _, without in real)  # against the fastest step: what is left is rather too much

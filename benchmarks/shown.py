@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -19,6 +20,14 @@ def row(name: str, value: float, unit: str, baseline: float | None = None, gate:
 def gated(name: str, value: float, unit: str, baseline: float | None, gate: float | None) -> dict[str, Any]:
     """A row whose gate is on the value, also where there is a baseline."""
     return row(name, value, unit, baseline) | {"gate": gate, "ok": None if gate is None else value <= gate}
+
+
+def median_within(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and the interval of order statistics that holds it with 95 %."""
+    ordered = sorted(values)
+    middle, half = len(ordered) / 2, 0.98 * len(ordered) ** 0.5
+    low, high = ordered[max(int(middle - half), 0)], ordered[min(int(middle + half), len(ordered) - 1)]
+    return statistics.median(ordered), low, high
 
 
 def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
