@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import sys
 import time
@@ -69,7 +71,10 @@ def _source(place: str, token_file: Path | None) -> Source:
 def _follow(source: Source, history: History, console: Console, interval: float) -> None:
     """Look again and again; a trace whose writer is gone is shown once more, and that is the end."""
     rows = max(4, console.height - 14)
-    with Live(screen(history, console.width, rows), console=console, auto_refresh=False) as live:
+    with (
+        contextlib.suppress(KeyboardInterrupt),  # Ctrl-C is how one leaves
+        Live(screen(history, console.width, rows), console=console, auto_refresh=False) as live,
+    ):
         while history.kept[-1].live:
             time.sleep(interval)
             history.add(source.look())
@@ -87,7 +92,8 @@ def screen(history: History, width: int, map_rows: int) -> Group:
 
 def _title(glance: Glance) -> Text:
     pool = glance.pool
-    text = Text(glance.name, "bold")
+    text = Text()  # a style given here would be that of all that follows
+    text.append(glance.name, "bold")
     text.append("  live" if glance.live else "  at its end", "green" if glance.live else "dim")
     if pool:
         text.append(f"  seq {pool['seq']:,}  step {pool['step']:,}" if pool["seq"] is not None else "", "dim")
@@ -120,16 +126,24 @@ def _stats(glance: Glance, history: History, width: int) -> list[Text]:
         count = glance.findings["count"]
         figures.append(("findings", str(count), "bold red" if count else "bold green"))
     lines: list[Text] = []
-    room = 0
-    for name, value, style in figures:
-        cell = max(len(name), len(value)) + 2
-        if room < cell:
-            lines += [Text(), Text()]
-            room = width
-        lines[-2].append(name.ljust(cell), "dim")
-        lines[-1].append(value.ljust(cell), style)
-        room -= cell
+    for part in _rows(figures, width):
+        names, values = Text(), Text()
+        for name, value, style in part:
+            cell = max(len(name), len(value)) + 2
+            names.append(name.ljust(cell), "dim")
+            values.append(value.ljust(cell), style)
+        lines += [names, values]
     return lines
+
+
+def _rows(figures: list[tuple[str, str, str]], width: int) -> list[list[tuple[str, str, str]]]:
+    """As few rows as fit, with about as many figures each."""
+    for count in range(1, len(figures) + 1):
+        each = -(-len(figures) // count)
+        parts = [figures[at : at + each] for at in range(0, len(figures), each)]
+        if all(sum(max(len(name), len(value)) + 2 for name, value, _ in part) <= width + 2 for part in parts):
+            return parts
+    return [[figure] for figure in figures]
 
 
 def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
@@ -148,7 +162,7 @@ def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
     lines = [Text(), bar, legend]
     used = history.used()[-(cells - 8) :]
     if len(used) > 1:
-        line = Text("in use  ", "dim")
+        line = Text().append("in use  ", "dim")
         line.append("".join(_SPARKS[min(8, round(value * 8))] for value in used), COLOURS["P"])
         lines.append(line)
     return lines
@@ -161,9 +175,10 @@ def _map(glance: Glance, width: int, rows: int) -> list[Text]:
     per, cells = glance.cells(columns * rows)
     lines = []
     for at in range(0, len(cells), columns):
-        line = Text(f"{at * per:>8} ", "dim")
-        for letter in cells[at : at + columns]:
-            line.append("·" if letter == "F" else letter, COLOURS[letter] if letter != "F" else "dim")
+        line = Text().append(f"{at * per:>8} ", "dim")
+        for letter, run in itertools.groupby(cells[at : at + columns]):
+            count = len(list(run))
+            line.append("·" * count if letter == "F" else letter * count, "dim" if letter == "F" else COLOURS[letter])
         lines.append(line)
     if per > 1:
         lines.append(Text(f"         a letter stands for {per:,} blocks: the most telling of them", "dim"))

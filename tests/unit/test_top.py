@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -145,3 +155,48 @@ def test_a_server_without_debug_routes_is_told_apart() -> None:
         with pytest.raises(TraceError, match="--debug-routes"):
             ServerSource(f"http://127.0.0.1:{server.server_port}").look()
         server.shutdown()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(100, 30), (48, 30)])
+def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
+    served_engine: ModuleType, tiny_folder: Path, tmp_path: Path, columns: int, lines: int
+) -> None:
+    with served_engine.serving(load_model(tiny_folder), tmp_path / "run.kvtrace", sanitize=True) as (base, *_):
+        served_engine.ask(base, prompt="the cat sat on the mat", max_tokens=20, n=2)
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from kvscope.inspector.cli import main; main()", "top", base, "--interval", "0.1"],
+            stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+        said = b""
+        try:
+            while said.count(b"\x1b[1A") < 40:  # a few frames, each drawn over the one before
+                assert select.select([ours], [], [], 60)[0], said.decode()
+                said += os.read(ours, 65536)
+            os.write(ours, b"\x03")
+            with contextlib.suppress(OSError):  # how a terminal says that its other end is gone
+                while select.select([ours], [], [], 60)[0] and (more := os.read(ours, 65536)):
+                    said += more
+            assert process.wait(60) == 0, said.decode()
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+    text = said.decode()
+    assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back, and nothing was said behind the last frame
+    assert "Traceback" not in text
+    last = [
+        re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", line) for line in text.replace("\r", "").split("\x1b[2K")[-1].split("\n")
+    ]
+    assert last[0].startswith("m  live  seq ")
+    assert all(len(line) <= columns for line in last)
+    names = " ".join(last)
+    for word in ("in use", "running", "hit rate", "tokens/s", "findings", "P private", "F free"):
+        assert word in names
+    cells = "".join(line[9:] for line in last if re.match(r" +\d+ [PSTCQFW·]+$", line))
+    assert len(cells) == 64
+    assert "C" in cells
