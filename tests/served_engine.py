@@ -38,7 +38,8 @@ def until(true: Callable[[], Any], seconds: float = 60) -> None:
 
 @contextmanager
 def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False, manager: Any = BlockManager,
-            blocks: int = BLOCKS, reaction: Any = "log") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
+            blocks: int = BLOCKS, reaction: Any = "log",
+            http: Any = "auto") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
     """A server on a free port, in a thread: its address, its engine loop, and what watches it."""
     facts = PoolFacts(blocks, SLOTS, SLOTS * loaded.config.bytes_per_token(4))
     recorder = None if folder is None else Recorder(folder, pool=facts)
@@ -57,7 +58,7 @@ def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False,
     app = create_app(loop, model="m", config=ServerConfig(grace_s=0), routers=routers, run_id="abc")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        server = uvicorn.Server(uvicorn.Config(app, http=http, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         until(lambda: server.started)

@@ -8,6 +8,7 @@
     asked        what a client asked for, for telemetry
     timing       how long clients wait, in buckets
     head         HEAD as GET without a body
+    connections  time for a request's head, and how many connections at once
     limits       body size, time to send it, bearer token: before any route
     app          all of it together; `create_app(loop, routers=...)` takes further routes from above
 

@@ -66,7 +66,7 @@ class Serving:
         if self.trace is not None:
             say(f"  kvscope dashboard {self.trace}")
         try:
-            self._serve(self._app(settings), listener, settings.grace_s)
+            self._serve(self._app(settings), listener, settings)
         finally:
             self.loop.stop(0)
             if telemetry is not None:
@@ -121,11 +121,13 @@ class Serving:
         if result.findings:
             say(report(result, opened, name=str(self.trace), most=1))
 
-    def _serve(self, app: FastAPI, listener: socket.socket, grace: float) -> None:
+    def _serve(self, app: FastAPI, listener: socket.socket, settings: ServerConfig) -> None:
         """Serve; on a signal running requests get `grace` seconds, and are told when they must end."""
         from uvicorn import Config, Server
 
-        loop = self.loop
+        from kvscope.engine.server.connections import connection_places, patient_for
+
+        loop, grace = self.loop, settings.grace_s
 
         class Draining(Server):
             """Ends the engine's requests first: their connections then close by themselves."""
@@ -137,8 +139,11 @@ class Serving:
         # Having shut down, uvicorn raises the signal once more, for whoever handled it before: us, or the trace stays
         # open.
         before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-        config = Config(app, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=int(grace) + 60,
-                        h11_max_incomplete_event_size=1 << 16, server_header=False, backlog=4096)  # fmt: skip
+        protocol = patient_for(settings.head_timeout_s, connection_places())
+        config = Config(
+            app, http=protocol, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=int(grace) + 60,
+            h11_max_incomplete_event_size=1 << 16, server_header=False, backlog=4096,
+        )  # fmt: skip
         self._server = Draining(config)
         if self.failed is not None:
             self._server.should_exit = True

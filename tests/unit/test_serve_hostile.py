@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,7 @@ from kvscope.benchmarks.serve_soak import soak
 from kvscope.benchmarks.served import serving
 from kvscope.benchmarks.tiny import CONTEXT, tiny_model
 from kvscope.engine.model import LoadedModel, load_model
+from kvscope.engine.server.connections import patient_for
 from kvscope.inspector.findings import check
 from kvscope.traces import Kind, open_trace
 
@@ -124,6 +127,59 @@ def test_a_gigabyte_is_refused_before_it_is_read(base: str) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n")
         assert b" 413 " in raw.recv(4096)
+
+
+def test_heads_that_trickle_in_are_not_waited_for(served_engine: ModuleType, loaded: LoadedModel) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + b"x-pad: y\r\n" * 100_000
+    with served_engine.serving(loaded, None, http=patient_for(1.0, 100)) as (base, loop, _):
+        port = int(base.rsplit(":", 1)[1])
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(20)]  # one says nothing at all
+        answers = [b""] * len(slow)
+        end = time.monotonic() + 60
+        for at in range(len(head)):
+            waiting = [i for i, answer in enumerate(answers) if not answer]
+            if not waiting:
+                break
+            assert time.monotonic() < end
+            for i in waiting:
+                with contextlib.suppress(OSError):  # closed: the answer tells
+                    if i:
+                        slow[i].sendall(head[at : at + 1])
+            for i, one in enumerate(slow):
+                if i in waiting and select.select([one], [], [], 0)[0]:
+                    try:
+                        answers[i] = one.recv(4096) or b"closed"
+                    except OSError:  # closed, with our last byte on its way
+                        answers[i] = b"closed"
+            time.sleep(0.02)
+        assert answers[0].startswith(b"HTTP/1.1 408 ")
+        assert b'"timeout"' in answers[0]
+        for one in slow:
+            one.close()
+        with httpx.Client(base_url=base, timeout=60) as client:  # one that asks again and again is not hurried
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                assert client.get("/healthz").status_code == 200
+                time.sleep(0.2)
+        assert served_engine.ask(base, prompt="the cat", max_tokens=120).status_code == 200
+        assert loop.live == 0
+
+
+def test_connections_beyond_the_last_place_are_turned_away(served_engine: ModuleType, loaded: LoadedModel) -> None:
+    with served_engine.serving(loaded, None, http=patient_for(60.0, 30)) as (base, *_):
+        port = int(base.rsplit(":", 1)[1])
+        many = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(50)]
+        said = [one for one in many[30:] if one.recv(4096).startswith(b"HTTP/1.1 503 ")]
+        assert len(said) == 20
+        for one in many:
+            one.close()
+
+        def answered() -> bool:
+            with contextlib.suppress(httpx.HTTPError):
+                return bool(served_engine.ask(base, prompt="the cat", max_tokens=4).status_code == 200)
+            return False
+
+        served_engine.until(answered)
 
 
 def operations(base: str) -> list[Any]:

@@ -157,10 +157,10 @@ def test_a_server_without_debug_routes_is_told_apart() -> None:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(100, 30), (48, 30)])
 def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
-    served_engine: ModuleType, tiny_folder: Path, tmp_path: Path, columns: int, lines: int
+    served_engine: ModuleType, tiny_folder: Path, tmp_path: Path
 ) -> None:
+    columns, lines = 60, 30
     with served_engine.serving(load_model(tiny_folder), tmp_path / "run.kvtrace", sanitize=True) as (base, *_):
         served_engine.ask(base, prompt="the cat sat on the mat", max_tokens=20, n=2)
         ours, theirs = pty.openpty()
