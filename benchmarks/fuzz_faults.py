@@ -4,9 +4,10 @@
 [--json] [--markdown FILE]`. The parts: `machine` drives the allocator from outside (examples are programs), `device`
 puts a device behind it that runs its steps late (examples are runs of 60 operations), `soak` compares it with a
 reference after each operation, windows, leases, transfers, swaps and a pool that changes its size included (examples
-are operations). A fault that shows from outside is left to the machine; for the others the part is taken that is
-quickest for the first seed. Seconds are those of one core. A name in place of a code is the exception with which the
-manager's own checks stopped it.
+are operations), and `ledger` gives the trace of such runs as the device's to the sanitizer, for what is wrong with the
+story alone. A fault that shows from outside is left to the machine; for the others the part is taken that is quickest
+for the first seed, and the ledger where no other finds it. Seconds are those of one core. A name in place of a code is
+the exception with which the manager's own checks stopped it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from typing import Any
 from kvscope.engine.block_manager import BlockManager
 from kvscope.errors import UsageError
 from kvscope.inspector.faults import FAULTS, Fault
+from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.adapter import EngineAllocator
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.fuzz.hunt import hunt
 from kvscope.inspector.fuzz.machine import Tally, TimeUp
 from kvscope.inspector.fuzz.protocol import Violation
 from kvscope.inspector.fuzz.soak import Soak
+from kvscope.traces.memory import MemoryRecorder
 
 Made = type[BlockManager]
 GEOMETRIES = ((24, 4), (8, 2), (40, 1), (12, 3))  # of the soak
@@ -100,9 +103,25 @@ def device(made: Made, seed: int, count: Callable[[int], None]) -> str | None:
         rng = random.Random(f"{seed}:{number}")
         operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(60)]
         count(number + 1)
-        code = _code(lambda: DeviceRun(rng.randint(2, 6), rng.randint(1, 4), manager=made).play(operations))  # noqa: B023
+        blocks, slots = rng.randint(2, 6), rng.randint(1, 4)
+        code = _code(DeviceRun(blocks, slots, manager=made).play, operations)
         if code is not None:
             return code
+    return None
+
+
+def ledger(made: Made, seed: int, count: Callable[[int], None]) -> str | None:
+    """The runs of `device`, unchecked: what they wrote down goes to the sanitizer."""
+    for number in range(10**9):
+        rng = random.Random(f"{seed}:{number}")
+        operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(60)]
+        count(number + 1)
+        blocks, slots = rng.randint(2, 6), rng.randint(1, 4)
+        sink = MemoryRecorder(num_blocks=blocks, block_size=slots)
+        code = _code(DeviceRun(blocks, slots, manager=made, sink=sink, checked=False).play, operations)
+        findings = check(sink).findings
+        if findings or code is not None:
+            return findings[0].code if findings else code
     return None
 
 
@@ -125,12 +144,12 @@ def soak(made: Made, seed: int, count: Callable[[int], None]) -> str | None:
     return None
 
 
-PARTS = {"machine": machine, "device": device, "soak": soak}
+PARTS = {"machine": machine, "device": device, "soak": soak, "ledger": ledger}
 
 
-def _code(call: Callable[[], object]) -> str | None:
+def _code(call: Callable[..., object], *args: object) -> str | None:
     try:
-        call()
+        call(*args)
     except Violation as violation:
         return violation.code
     except Exception as error:  # noqa: BLE001 - the manager's own checks, or a broken one trips over its state
@@ -173,6 +192,8 @@ def measure(fault: Fault, seeds: int, limit: float) -> Row:
     for part in ("machine",) if fault.fuzz_codes else ("soak", "device"):
         quickest = min((t.seconds for t in first.values() if t.found), default=limit)
         first[part] = attempt(part, made, 0, quickest)
+    if not any(t.found for t in first.values()):
+        first["ledger"] = attempt("ledger", made, 0, limit)
     part = min(first, key=lambda name: (not first[name].found, first[name].seconds))
     tries = [first[part]]
     if first[part].found:
@@ -188,7 +209,8 @@ def page(rows: list[Row], seeds: int, limit: float) -> str:
         "",
         f"Made by `kvscope bench fuzz_faults --markdown FILE`: {found} of {len(rows)} faults were found with every one",
         f"of {seeds} seeds within {limit:g} CPU seconds. Medians; `machine` counts programs, `device` runs of 60",
-        "operations, `soak` single operations. A name in place of a code is the exception of the manager's own checks.",
+        "operations, `soak` single operations, `ledger` runs whose trace the sanitizer reads. A name in place",
+        "of a code is the exception of the manager's own checks.",
         "What the sanitizer says of the same faults is another table: `kvscope faults run`.",
         "",
         "| fault | kind | part | found as | examples | seconds | slowest |",

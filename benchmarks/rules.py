@@ -16,12 +16,15 @@ from kvscope.inspector.fuzz.adapter import EngineAllocator
 from kvscope.inspector.fuzz.hunt import ROUND, hunt
 from kvscope.inspector.fuzz.machine import Tally
 
+RULES_PER_PROGRAM = 60  # about so many: the last round should not go far beyond what was asked for
+
 
 def rules(steps: int, seed: int, *, progress: bool = False) -> dict[str, Any]:
     """Play that many rule steps; `failure` is the program that broke a rule, None if none did."""
     tally, begun, spent, failure, number = Tally(), time.perf_counter(), time.process_time(), None, 0
     while tally.rules < steps and failure is None:
-        failure = hunt(EngineAllocator, examples=min(ROUND, 1 + steps // 30), seed_value=seed + number, tally=tally)
+        examples = min(ROUND, 1 + (steps - tally.rules) // RULES_PER_PROGRAM)
+        failure = hunt(EngineAllocator, examples=examples, seed_value=seed + number, tally=tally)
         number += 1
         if progress:
             rate = tally.rules / (time.perf_counter() - begun)

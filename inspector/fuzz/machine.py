@@ -25,9 +25,19 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 MAX_LIVE = 6
 MAX_STEPS = 3
+MAX_HELD = 3  # transfers, lookups, and sequences in host memory
+IDENTITIES: list[tuple[object, ...]] = [(("tenant", "a"),), (("adapter", "a"),), (("epoch", 1),)]
 PICK = st.integers(0, MAX_LIVE - 1)  # which of the sequences there are, modulo their number: cheap to draw and shrink
-TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=3)
-PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=6)
+
+
+def few_tokens(longest: int) -> st.SearchStrategy[list[int]]:
+    """1 to `longest` tokens of two values, drawn as one number: a list costs two draws for each token."""
+    return st.integers(0, (longest << longest) - 1).map(
+        lambda number: [number // longest >> i & 1 for i in range(1 + number % longest)]
+    )
+
+
+TOKENS, PROMPT = few_tokens(3), few_tokens(6)
 
 
 def can(*names: str) -> Callable[[Rule], Rule]:
@@ -72,7 +82,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.next_seq = 0
+        self.next_seq = self.next_lease = 0
         self.seen: list[list[int]] = []
         self.failed = True
 
@@ -94,10 +104,91 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @can("identity")
     @ROOM
-    @rule(like=st.integers(0, 3), cut=st.integers(0, 2), tokens=TOKENS)
-    def add_salted(self, like: int, cut: int, tokens: list[int]) -> None:
-        """Admit a prompt of another identity."""
-        self._add(like, cut, tokens, ("salt",))
+    @rule(like=st.integers(0, 3), tokens=TOKENS, mine=st.integers(0, 2), other=st.integers(0, 2))
+    def add_salted(self, like: int, tokens: list[int], mine: int, other: int) -> None:
+        """Admit a prompt of another identity, and perhaps the same one of a third."""
+        self._add(like, 0, tokens, IDENTITIES[mine])
+        if other != mine and len(self.harness.live) < MAX_LIVE:
+            self._do("add", self._new(), [*self.seen[-1], 0], IDENTITIES[other])
+
+    @can("abandon")
+    @rule(like=st.integers(0, 3), tokens=PROMPT, again=st.booleans())
+    def abandon(self, like: int, tokens: list[int], again: bool) -> None:
+        """Abort a prompt in front of the step that would have computed it; and perhaps somebody asks for it again."""
+        self._add(like, 0, tokens, (), "abandon")
+        if again and len(self.harness.live) < MAX_LIVE:
+            self._do("add", self._new(), [*self.seen[-1], 0])
+
+    @can("lookup", "forget")
+    @ROOM
+    @precondition(lambda machine: machine.seen and len(machine.harness.looked) < MAX_HELD)
+    @rule(like=st.integers(1, 3), token=st.integers(0, 1), admit=st.booleans())
+    def lookup(self, like: int, token: int, admit: bool) -> None:
+        """Ask for what is cached of a prompt, and admit it at once, or ..."""
+        seq, prompt = self._new(), [*self.seen[-min(like, len(self.seen))], token]
+        self._do("lookup", seq, prompt)
+        if admit:
+            self._do("add", seq, prompt)
+
+    @can("lookup", "forget")
+    @precondition(lambda machine: machine.harness.looked)
+    @rule(pick=PICK, admit=st.booleans())
+    def looked_up(self, pick: int, admit: bool) -> None:
+        """... later, or forget it."""
+        seq = choose(self.harness.looked, pick)
+        if admit and len(self.harness.live) < MAX_LIVE:
+            self._do("add", seq, self.harness.looked[seq].tokens, self.harness.looked[seq].identity)
+        else:
+            self._do("forget", seq)
+
+    @can("lease", "unlease")
+    @LIVE
+    @precondition(lambda machine: len(machine.harness.leases) < MAX_HELD)
+    @rule(pick=PICK, twice=st.booleans())
+    def lease(self, pick: int, twice: bool) -> None:
+        """A transfer reads a sequence, or two do ..."""
+        seq = choose(self.harness.live, pick)
+        for _ in range(1 + twice):
+            self.next_lease += 1
+            self._do("lease", seq, self.next_lease - 1)
+
+    @can("lease", "unlease")
+    @precondition(lambda machine: machine.harness.leases)
+    @rule(pick=PICK)
+    def unlease(self, pick: int) -> None:
+        """... until here."""
+        self._do("unlease", choose(self.harness.leases, pick))
+
+    @can("swap_out", "swap_in", "drain")
+    @LIVE
+    @precondition(lambda machine: not machine.harness.steps and len(machine.harness.swapped) < MAX_HELD)
+    @rule(pick=PICK)
+    def swap_out(self, pick: int) -> None:
+        """Preempt to host memory ..."""
+        self._do("swap_out", choose(self.harness.live, pick))
+
+    @can("swap_out", "swap_in", "drain")
+    @ROOM
+    @precondition(lambda machine: machine.harness.swapped)
+    @rule(pick=PICK)
+    def swap_in(self, pick: int) -> None:
+        """... and back."""
+        self._do("swap_in", choose(self.harness.swapped, pick))
+
+    @can("swap_out", "swap_in", "drain")
+    @LIVE
+    @precondition(lambda machine: not machine.harness.steps)
+    @rule(order=st.integers(0, factorial(MAX_LIVE) - 1))
+    def swap_all(self, order: int) -> None:
+        """All make room for one another, and come back in any order."""
+        going = list(self.harness.live)
+        for seq in going:
+            self._do("swap_out", seq)
+        while going:
+            order, pick = divmod(order, len(going))
+            seq = going.pop(pick)
+            if seq in self.harness.swapped:
+                self._do("swap_in", seq)
 
     @can("preempt")
     @precondition(lambda machine: machine.harness.preempted)
@@ -129,7 +220,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(
         pick=PICK,
         drop=st.integers(1, 5),
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=2),
+        tokens=few_tokens(2),
         again=st.booleans(),
     )
     def truncate(self, pick: int, drop: int, tokens: list[int], again: bool) -> None:
@@ -202,11 +293,13 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.next_seq += 1
         return self.next_seq - 1
 
-    def _add(self, like: int, cut: int, tokens: list[int], identity: tuple[str, ...]) -> None:
+    def _add(
+        self, like: int, cut: int, tokens: list[int], identity: tuple[object, ...], operation: str = "add"
+    ) -> None:
         start = self.seen[-like][: -cut or None] if 0 < like <= len(self.seen) else []
         prompt = start + tokens
         self.seen.append(prompt)
-        self._do("add", self._new(), prompt, identity)
+        self._do(operation, self._new(), prompt, identity)
 
     def _do(self, operation: str, *args: object) -> None:
         harness, tally = self.harness, type(self).tally

@@ -12,7 +12,8 @@ from kvscope.errors import UsageError
 from kvscope.inspector.fuzz.harness import Call, Harness
 from kvscope.inspector.fuzz.protocol import NAMES, Factory, Violation
 
-SEQUENCES = {"fork": 2, "end_step": 0}  # leading arguments that are sequence ids; 1 unless named here
+SEQUENCES = {"fork": 2, "end_step": 0, "unlease": 0}  # leading arguments that are sequence ids; 1 unless named here
+PROMPTED = ("add", "abandon", "lookup")  # calls with a prompt, and with an identity if it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +102,9 @@ class Program:
 
 
 def _thawed(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """JSON has no tuples: an identity was one."""
-    return (*args[:2], tuple(args[2])) if name == "add" and len(args) > 2 else args
+    """JSON has no tuples: an identity was one, of what may be others."""
+    return (*args[:2], _tuple(args[2])) if name in PROMPTED and len(args) > 2 else args
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -13,8 +13,8 @@ from typing import Protocol
 from kvscope.errors import OutOfBlocks, UsageError
 
 __all__ = [
-    "OPTIONAL", "Copy", "Factory", "OutOfBlocks", "PagedAllocator", "Sizes", "Violation", "Write", "build", "offers",
-    "told", "whole",
+    "OPTIONAL", "Copy", "Factory", "OutOfBlocks", "PagedAllocator", "Sizes", "Swap", "Violation", "Write", "build",
+    "offers", "told", "whole",
 ]  # fmt: skip
 
 _HOME = str(Path(__file__).parent)
@@ -37,6 +37,15 @@ class Copy:
     src: int
     dst: int
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Block `block` was copied to slot `host` of host memory (`out`), or filled from it."""
+
+    block: int
+    host: int
+    out: bool
 
 
 class PagedAllocator(Protocol):
@@ -100,8 +109,36 @@ class PagedAllocator(Protocol):
         """LoRA, salt, ... before add(): equal tokens of another identity are another prefix."""
         ...
 
-    def drain(self) -> Sequence[Write | Copy]:
+    def drain(self) -> Sequence[Write | Copy | Swap]:
         """Data moves since the last drain, in order."""
+        ...
+
+    def abandon(self, seq: int, tokens: Sequence[int]) -> None:
+        """Admit, and abort before any of it was computed. Raises OutOfBlocks, unchanged."""
+        ...
+
+    def lookup(self, seq: int, tokens: Sequence[int]) -> None:
+        """Keep what the prefix cache has of this prompt until add(seq), or ..."""
+        ...
+
+    def forget(self, seq: int) -> None:
+        """... until here."""
+        ...
+
+    def lease(self, seq: int, lease: int) -> None:
+        """Transfer number `lease` reads all that the sequence has, from here, whatever becomes of it, ..."""
+        ...
+
+    def unlease(self, lease: int) -> None:
+        """... until here."""
+        ...
+
+    def swap_out(self, seq: int) -> None:
+        """Preempt, and keep the content in host memory (`drain` tells where). Raises OutOfBlocks, unchanged."""
+        ...
+
+    def swap_in(self, seq: int) -> None:
+        """Blocks again, filled from host memory. Raises OutOfBlocks, unchanged. free() may come instead."""
         ...
 
 
@@ -134,10 +171,14 @@ def _sizes(factory: Factory, name: str, otherwise: tuple[int, ...]) -> tuple[int
 
 
 REQUIRED = ("add", "append", "free", "table", "num_free")
-OPTIONAL = ("refcount", "fork", "truncate", "preempt", "begin_step", "end_step", "identity", "drain")
+OPTIONAL = (
+    "refcount", "fork", "truncate", "preempt", "begin_step", "end_step", "identity", "drain", "abandon", "lookup",
+    "forget", "lease", "unlease", "swap_out", "swap_in",
+)  # fmt: skip
 ARGUMENTS = {
     "add": 2, "append": 2, "free": 1, "table": 1, "num_free": 0, "refcount": 1, "fork": 2, "truncate": 2, "preempt": 1,
-    "begin_step": 1, "end_step": 0, "identity": 2, "drain": 0,
+    "begin_step": 1, "end_step": 0, "identity": 2, "drain": 0, "abandon": 2, "lookup": 2,
+    "forget": 1, "lease": 2, "unlease": 1, "swap_out": 1, "swap_in": 1,
 }  # fmt: skip
 NAMES = {
     "KV002": "read-after-free",
