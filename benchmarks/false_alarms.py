@@ -8,13 +8,12 @@ finding and how to repeat it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import time
 from typing import Any
 
+from kvscope.benchmarks.repeat import repeat
 from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
@@ -56,26 +55,15 @@ def run(runs: int, seed: int, *, progress: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def words(result: dict[str, Any]) -> str:
+    """A result in one line."""
+    verdict = result["failure"] or "no finding in any of them"
+    return f"{result['runs']:,} random clean runs, {result['events']:,} events, {result['elapsed_s']} s: {verdict}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print what was run; exit code 1 when something was found."""
-    parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.false_alarms", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    if options.runs < 1:
-        parser.error(f"--runs is {options.runs}: must be 1 or more")
-    try:
-        result = run(options.runs, options.seed, progress=sys.stderr.isatty())
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    if options.json:
-        print(json.dumps(result))
-    else:
-        verdict = result["failure"] or "no finding in any of them"
-        print(f"{result['runs']:,} random clean runs, {result['events']:,} events, {result['elapsed_s']} s: {verdict}")
-    return 1 if result["failure"] else 0
+    return repeat("false_alarms", __doc__, "runs", 10_000, run, words, arguments)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ rule ends the run with exit code 1 and the shortest program found.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from typing import Any
 
+from kvscope.benchmarks.repeat import repeat
 from kvscope.inspector.fuzz.adapter import EngineAllocator
 from kvscope.inspector.fuzz.hunt import ROUND, hunt
 from kvscope.inspector.fuzz.machine import Tally
@@ -38,26 +37,15 @@ def rules(steps: int, seed: int, *, progress: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def words(result: dict[str, Any]) -> str:
+    """A result in one line."""
+    return (f"{result['rules']:,} rule steps, {result['calls']:,} calls in {result['programs']:,} programs, "
+            f"{result['cpu_s']} CPU s, seed {result['seed']}: {result['failure'] or 'no rule broke'}")  # fmt: skip
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print what was done; exit code 1 when a rule broke."""
-    parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.rules", description=__doc__)
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps is {options.steps}: must be 1 or more")
-    try:
-        result = rules(options.steps, options.seed, progress=sys.stderr.isatty())
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    if options.json:
-        print(json.dumps(result))
-    else:
-        print(f"{result['rules']:,} rule steps, {result['calls']:,} calls in {result['programs']:,} programs, "
-              f"{result['cpu_s']} CPU s, seed {result['seed']}: {result['failure'] or 'no rule broke'}")  # fmt: skip
-    return 1 if result["failure"] else 0
+    return repeat("rules", __doc__, "steps", 1_000_000, rules, words, arguments)
 
 
 if __name__ == "__main__":

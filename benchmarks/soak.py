@@ -7,13 +7,12 @@ how to repeat it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections import Counter
 from typing import Any
 
+from kvscope.benchmarks.repeat import repeat
 from kvscope.errors import KVScopeError
 from kvscope.inspector.fuzz.protocol import Violation
 from kvscope.inspector.fuzz.soak import Soak
@@ -49,27 +48,16 @@ def soak(operations: int, seed: int, *, progress: bool = False) -> dict[str, Any
     }  # fmt: skip
 
 
+def words(result: dict[str, Any]) -> str:
+    """A result in two lines."""
+    done = ", ".join(f"{name} {count:,}" for name, count in result["by_name"].items())
+    return (f"{result['operations']:,} operations in {result['elapsed_s']} s, {result['refused']:,} refused, seed "
+            f"{result['seed']}: {result['failure'] or 'the same as the reference after each'}\n  {done}")  # fmt: skip
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print what was done; exit code 1 when the two differed."""
-    parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.soak", description=__doc__)
-    parser.add_argument("--operations", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    if options.operations < 1:
-        parser.error(f"--operations is {options.operations}: must be 1 or more")
-    try:
-        result = soak(options.operations, options.seed, progress=sys.stderr.isatty())
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    if options.json:
-        print(json.dumps(result))
-    else:
-        print(f"{result['operations']:,} operations in {result['elapsed_s']} s, {result['refused']:,} refused, seed "
-              f"{result['seed']}: " + (result["failure"] or "the same as the reference after each"))  # fmt: skip
-        print("  " + ", ".join(f"{name} {count:,}" for name, count in result["by_name"].items()))
-    return 1 if result["failure"] else 0
+    return repeat("soak", __doc__, "operations", 1_000_000, soak, words, arguments)
 
 
 if __name__ == "__main__":

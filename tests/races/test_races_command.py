@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 
 from kvscope.inspector.cli import run
 
@@ -92,3 +93,22 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--example", "articles"], True),
+        (["--example", "articles-locked", "--schedules", "20"], False),
+        (["kvscope.inspector.fuzz.simulator:Simulator", "--seconds", "60"], True),
+    ],
+)
+def test_json_is_what_its_schema_says(arguments: list[str], found: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads((Path(__file__).resolve().parents[2] / "docs" / "schemas" / "races.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    assert run(["races", *arguments, "--json"]) == found
+    told = json.loads(capsys.readouterr().out)
+    Draft202012Validator(schema).validate(told)
+    assert told["found"] == found
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate({**told, "other": 1})
