@@ -1,9 +1,13 @@
 """Mutation testing of the pool, the tables, the prefix cache and the sanitizer: who watches the tests.
 
-`python tests/mutants.py [--seconds 840] [--sample N] [--seed 0] [--modules pool,prefix] [--report FILE]`. Mutations are
-those of Cosmic Ray; each is written into a copy of the rooms and judged by a process forked from this one, which has
-the libraries loaded already: first quick runs of the engine beside its reference, then the tests of that part. Mutants
-that compile to the same program (annotations, docstrings) are none. Survivors are listed with what is known of them.
+`python tests/mutants.py [--seconds 840] [--sample N] [--seed 0] [--jobs 1] [--modules pool,prefix] [--report FILE]
+[--markdown FILE]`. Mutations are those of Cosmic Ray; each is written into a copy of the rooms and judged by processes
+forked from this one, which has the libraries loaded already: first the quick tests of that part, then quick runs of the
+engine beside its reference, then the slower tests. Mutants that compile to the same program (annotations, docstrings)
+are none. Survivors are listed with what is known of them.
+
+`--plan FILE` writes the sample's mutants and judges none; `--from FILE` judges those, and needs neither Cosmic Ray nor
+more than pytest, hypothesis, numpy and pyarrow (torch where a test of the engine does), with PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -21,35 +25,67 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("engine", "kernels", "traces", "inspector", "dashboard", "benchmarks", "src", "tests")
-POOL_TESTS = (
-    "tests/unit/test_leases_and_windows.py", "tests/unit/test_step_writes.py", "tests/unit/test_resizing.py",
-    "tests/unit/test_resized_pool.py", "tests/property/test_prefix_sharing.py", "tests/property/test_block_manager.py",
-    "tests/property/test_all_or_nothing.py", "tests/property/test_free_list.py", "tests/property/test_soak.py",
-    "tests/property/test_kill_matrix.py",
-)  # fmt: skip
-SANITIZER_TESTS = (
-    "tests/unit/test_detectors_ledger.py", "tests/unit/test_detectors_life.py", "tests/unit/test_detectors_sharing.py",
-    "tests/unit/test_state.py", "tests/unit/test_report.py", "tests/property/test_online.py",
-    "tests/golden/test_golden_traces.py", "tests/property/test_planted.py", "tests/property/test_kill_matrix.py",
-)  # fmt: skip
+UNIT = "tests/unit/test_"
+PROPERTY = "tests/property/test_"
+POOL_QUICK = tuple(f"{UNIT}{name}.py" for name in ("step_writes", "resized_pool", "leases_and_windows", "swapping"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Modules, and the tests that watch them: quick ones (about a second each), then slower ones, quickest first."""
+
+    modules: tuple[str, ...]
+    quick: tuple[str, ...]
+    slow: tuple[str, ...]
+
+    def tests(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.quick, *self.slow)
+
+
+_DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
+_SCREEN = ("blocks", "columns", "entries", "plain", "runs", "screen", "sequences")
+_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detectors_life", "detectors_sharing",
+                   "detectors_ledger", "report")), "tests/golden/test_golden_traces.py")  # fmt: skip
 PARTS = {
-    "pool": ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
-    "tables": ("engine/tables.py", "engine/table_core.py", "engine/copies.py"),
-    "prefix": ("engine/prefix.py", "engine/orphans.py"),
-    "sanitizer": (
-        "inspector/detectors/ledger.py", "inspector/detectors/life.py", "inspector/detectors/sharing.py",
-        "inspector/detectors/moves.py", "inspector/detectors/beside.py", "inspector/detectors/replay.py",
-        "inspector/online.py", "inspector/rules.py",
+    "pool": Part(
+        ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
+        (f"{PROPERTY}free_list.py", *POOL_QUICK),
+        (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
+         f"{UNIT}resizing.py", f"{PROPERTY}block_manager.py"),
+    ),
+    "tables": Part(
+        ("engine/tables.py", "engine/table_core.py", "engine/copies.py"),
+        POOL_QUICK,
+        (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
+         f"{PROPERTY}block_manager.py"),
+    ),
+    "prefix": Part(
+        ("engine/prefix.py", "engine/prefix_cache.py", "engine/prefix_store.py", "engine/orphans.py"),
+        (f"{UNIT}prefix_arrays.py", f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
+        (f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
+         f"{PROPERTY}block_manager.py"),
+    ),
+    "sanitizer": Part(
+        (*(f"inspector/detectors/{name}.py" for name in _DETECTORS), "inspector/online.py", "inspector/rules.py"),
+        _DETECTOR_TESTS,
+        (f"{PROPERTY}online.py", f"{PROPERTY}kill_matrix.py"),
+    ),
+    "screen": Part(
+        tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
+        _DETECTOR_TESTS,
+        (f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip
-QUICK_S, FULL_S = 20, 240  # CPU seconds after which a mutant counts as one that never ends
+QUICK_S, SLOW_S = 30, 150  # CPU seconds after which a mutant counts as one that never ends
 LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception")  # operators that name no mistake people make
 
 
@@ -145,6 +181,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kvscope-mutants-"))
+        self.passing: set[tuple[str, str]] = set()  # parts and stages that pass without a mutant
         for room in ROOMS:
             shutil.copytree(ROOT / room, self.folder / room, symlinks=True,
                             ignore=shutil.ignore_patterns("__pycache__", "*.kvtrace-tmp"))  # fmt: skip
@@ -153,26 +190,37 @@ class Judge:
             (shutil.copytree if found.is_dir() else shutil.copy)(found, self.folder / name)
 
     def kills(self, mutant: Mutant) -> str:
-        """How it was killed: `quick`, `tests` or `time`; empty if it was not."""
+        """How it was killed: `quick`, `runs`, `slow` or `time`; empty if it was not.
+
+        Raises:
+            RuntimeError: what killed it fails without a mutant, too.
+        """
         place = self.folder / mutant.module
         kept = place.read_text()
         place.write_text(mutant.code)
-        tests = SANITIZER_TESTS if mutant.part == "sanitizer" else POOL_TESTS
+        stages = self._stages(PARTS[mutant.part])
         try:
-            for how, limit, body in (("quick", QUICK_S, _quick), ("tests", FULL_S, lambda: _tests(tests))):
-                status = self._forked(limit, body)
-                if status is None:
-                    return "time"
+            for stage in stages:
+                status = self._forked(*stage[1:])
                 if status != 0:
-                    return how
-            return ""
+                    break
         finally:
             place.write_text(kept)
+        if status == 0:  # it passes everything: so does the original
+            self.passing |= {(mutant.part, how) for how, _, _ in stages}
+            return ""
+        if (mutant.part, stage[0]) not in self.passing:
+            if self._forked(*stage[1:]) != 0:
+                raise RuntimeError(f"{stage[0]} tests of {mutant.part} fail without a mutant: nothing can be said")
+            self.passing.add((mutant.part, stage[0]))
+        return "time" if status is None else stage[0]
 
-    def clean(self) -> bool:
-        """Whether everything passes without a mutant."""
-        return all(
-            self._forked(FULL_S, body) == 0 for body in (_quick, lambda: _tests((*POOL_TESTS, *SANITIZER_TESTS)))
+    @staticmethod
+    def _stages(part: Part) -> tuple[tuple[str, int, Callable[[], int]], ...]:
+        return (
+            ("quick", QUICK_S, lambda: _tests(part.quick)),
+            ("runs", QUICK_S, _runs),
+            ("slow", SLOW_S, lambda: _tests(part.slow)),
         )
 
     def close(self) -> None:
@@ -186,6 +234,7 @@ class Judge:
             status = 99
             try:
                 resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+                signal.alarm(10 * limit)  # a lock that is never given back takes no CPU time
                 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
                 sys.dont_write_bytecode = True
                 null = os.open(
@@ -202,12 +251,12 @@ class Judge:
             finally:
                 os._exit(status)
         _, status = os.waitpid(pid, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM):
             return None
         return status
 
 
-def _quick() -> int:
+def _runs() -> int:
     """The engine beside its reference and with a late device, prefix hits and evictions among it; every trace clean."""
     from kvscope.inspector.findings import check
     from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
@@ -243,48 +292,6 @@ def _tests(files: tuple[str, ...]) -> int:
 KNOWN: dict[str, str] = {}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Judge a sample, or all; exit code 1 when less than 95 % were killed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=840.0, help="how long to go on (840)")
-    parser.add_argument("--sample", type=int, default=10**9, help="how many mutants at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--modules", default="", help="parts or modules, by comma; all if none")
-    parser.add_argument("--report", type=Path, help="write the result as JSON")
-    parser.add_argument("--list", action="store_true", help="only say how many there are")
-    options = parser.parse_args(arguments)
-    wanted = [name for name in options.modules.split(",") if name]
-    chosen = [(part, module) for part, modules in PARTS.items() for module in modules
-              if not wanted or part in wanted or Path(module).stem in wanted]  # fmt: skip
-    every = [place for part, module in chosen for place in places(part, module)]
-    print(f"{len(every):,} places: {dict(Counter(place.module for place in every))}", flush=True)
-    if options.list:
-        return 0
-    for name in ("hypothesis.stateful", "numpy", "pyarrow", "pytest"):  # loaded once, for all that are forked
-        import_module(name)
-    random.Random(options.seed).shuffle(every)
-    judge, begun, result = Judge(), time.monotonic(), Result(len(every), options.seed)
-    try:
-        if not judge.clean():
-            print("the tests fail without a mutant: nothing can be said", file=sys.stderr)
-            return 2
-        seen: set[str] = set()
-        for place in every:
-            if time.monotonic() - begun > options.seconds or result.judged >= options.sample:
-                break
-            made = mutant(place, seen)
-            if made is None:
-                result.same += 1
-            else:
-                result.note(made, judge.kills(made))
-    finally:
-        judge.close()
-    print(f"{result.words()}, in {time.monotonic() - begun:.0f} s")
-    if options.report:
-        options.report.write_text(json.dumps(result.to_json(), indent=1))
-    return 0 if result.share >= 0.95 else 1
-
-
 @dataclass(slots=True)
 class Result:
     """What was judged so far."""
@@ -294,6 +301,7 @@ class Result:
     same: int = 0
     by: Counter[str] = field(default_factory=Counter)
     alive: list[Mutant] = field(default_factory=list)
+    modules: dict[str, Counter[str]] = field(default_factory=dict)
 
     @property
     def judged(self) -> int:
@@ -308,17 +316,28 @@ class Result:
     def note(self, made: Mutant, how: str) -> None:
         """One more; survivors are printed at once."""
         self.by[how or "alive"] += 1
+        self.modules.setdefault(made.module, Counter())[how or "alive"] += 1
         if not how:
             self.alive.append(made)
             print(f"alive: {made.module}:{made.line} {made.operator}: {made.shown[0]}  ->  {made.shown[1]}", flush=True)
             if made.key in KNOWN:
                 print(f"       {KNOWN[made.key]}", flush=True)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the share of all mutants lies with 95 % confidence (Wilson 1927)."""
+        n, z = self.judged, 1.96
+        if not n:
+            return 0.0, 1.0
+        middle, half = self.share + z * z / (2 * n), z * ((self.share * (1 - self.share) + z * z / (4 * n)) / n) ** 0.5
+        return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+
     def words(self) -> str:
         """In one line."""
         known = sum(made.key in KNOWN for made in self.alive)
         return (
-            f"{self.judged - self.by['alive']} of {self.judged} mutants killed ({self.share:.1%}; {dict(self.by)}; "
+            f"{self.judged - self.by['alive']} of {self.judged} mutants killed ({self.share:.1%}, of all "
+            f"{self.interval[0]:.1%} to {self.interval[1]:.1%} with 95 % confidence; {dict(self.by)}; "
             f"{known} survivors are explained), {self.same} were the same program, of {self.places:,} places"
         )
 
@@ -326,7 +345,123 @@ class Result:
         """Plain values."""
         alive = [{k: v for k, v in asdict(m).items() if k != "code"} | {"known": KNOWN.get(m.key)} for m in self.alive]
         return {"places": self.places, "same": self.same, "judged": self.judged, "share": self.share,
+                "interval": self.interval, "modules": {name: dict(by) for name, by in sorted(self.modules.items())},
                 "by": dict(self.by), "seed": self.seed, "alive": alive}  # fmt: skip
+
+    def page(self) -> str:
+        """As Markdown: the share, each module, each survivor with its change."""
+        lines = ["# Mutation testing", "", f"Made by `python tests/mutants.py --seed {self.seed} --markdown FILE`.", "",
+                 f"{self.words()}.", "", "| module | judged | killed |", "|---|---|---|"]  # fmt: skip
+        for name, by in sorted(self.modules.items()):
+            lines.append(f"| {name} | {by.total()} | {1 - by['alive'] / by.total():.0%} |")
+        lines += ["", "## Survivors", ""]
+        for made in sorted(self.alive, key=lambda made: (made.module, made.line)):
+            why = KNOWN.get(made.key, "not explained yet")
+            lines += [f"{made.module}:{made.line} ({made.operator}): {why}.", "", "```diff", f"- {made.shown[0]}",
+                      f"+ {made.shown[1]}", "```", ""]  # fmt: skip
+        return "\n".join(lines)
+
+
+def judged(items: Sequence[Place | Mutant], options: argparse.Namespace, until: float) -> Result:
+    """What becomes of these mutants, looked at by so many processes at once until the time is over."""
+    result = Result(len(items), options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="kvscope-judged-"))
+    children = []
+    for number in range(options.jobs):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _work(items[number :: options.jobs], folder / str(number), until, -(-options.sample // options.jobs))
+            except BaseException:  # noqa: BLE001 - told, and the others go on
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    for path in sorted(folder.iterdir()):
+        for line in path.read_text().splitlines():
+            told = json.loads(line)
+            if told["mutant"] is None:
+                result.same += 1
+            else:
+                result.note(_mutant(told["mutant"]), told["how"])
+    shutil.rmtree(folder)
+    return result
+
+
+def _work(items: Sequence[Place | Mutant], path: Path, until: float, sample: int) -> None:
+    judge, seen, done = Judge(), set[str](), 0
+    try:
+        with path.open("w") as out:
+            for item in items:
+                if time.monotonic() > until or done >= sample:
+                    break
+                made = item if isinstance(item, Mutant) else mutant(item, seen)
+                how = "" if made is None else judge.kills(made)
+                done += made is not None
+                out.write(json.dumps({"mutant": made and asdict(made), "how": how}) + "\n")
+                out.flush()
+    finally:
+        judge.close()
+
+
+def _mutant(told: dict[str, Any]) -> Mutant:
+    return Mutant(**{**told, "shown": tuple(told["shown"])})
+
+
+def _items(options: argparse.Namespace) -> list[Place | Mutant]:
+    """Mutants of a plan, or places where one can be made, in a random order."""
+    wanted = [name for name in options.modules.split(",") if name]
+    if options.planned:
+        mutants = [_mutant(told) for told in json.loads(options.planned.read_text())]
+        return [m for m in mutants if not wanted or m.part in wanted or Path(m.module).stem in wanted]
+    chosen = [(name, module) for name, part in PARTS.items() for module in part.modules
+              if not wanted or name in wanted or Path(module).stem in wanted]  # fmt: skip
+    every = [place for part, module in chosen for place in places(part, module)]
+    print(f"{len(every):,} places: {dict(Counter(place.module for place in every))}", flush=True)
+    random.Random(options.seed).shuffle(every)
+    return list(every)
+
+
+def _write_plan(items: Sequence[Place | Mutant], path: Path, sample: int) -> None:
+    seen: set[str] = set()
+    plan: list[dict[str, Any]] = []
+    for item in items:
+        made = mutant(item, seen) if isinstance(item, Place) and len(plan) < sample else None
+        plan += [] if made is None else [asdict(made)]
+    path.write_text(json.dumps(plan))
+    print(f"{len(plan):,} mutants in {path}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge a sample, or all; exit code 1 when less than 95 % were killed, 2 when nothing could be said."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=840.0, help="how long to go on (840)")
+    parser.add_argument("--sample", type=int, default=10**9, help="how many mutants at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
+    parser.add_argument("--modules", default="", help="parts or modules, by comma; all if none")
+    parser.add_argument("--report", type=Path, help="write the result as JSON")
+    parser.add_argument("--markdown", type=Path, help="write the result as a page")
+    parser.add_argument("--list", action="store_true", help="only say how many there are")
+    parser.add_argument("--plan", type=Path, help="write the mutants of the sample, and judge none")
+    parser.add_argument("--from", dest="planned", type=Path, help="judge the mutants of a plan")
+    options = parser.parse_args(arguments)
+    begun, items = time.monotonic(), _items(options)
+    if options.plan:
+        _write_plan(items, options.plan, options.sample)
+    if options.list or options.plan:
+        return 0
+    for name in ("hypothesis.stateful", "numpy", "pyarrow", "pytest"):  # loaded once, for all that are forked
+        import_module(name)
+    result = judged(items, options, begun + options.seconds)
+    print(f"{result.words()}, in {time.monotonic() - begun:.0f} s")
+    if options.report:
+        options.report.write_text(json.dumps(result.to_json(), indent=1))
+    if options.markdown:
+        options.markdown.write_text(result.page())
+    return 2 if not result.judged else 0 if result.share >= 0.95 else 1
 
 
 if __name__ == "__main__":

@@ -59,7 +59,19 @@ def test_mutants_of_annotations_and_words_are_none(mutants: ModuleType) -> None:
 
 
 def test_mutants_name_files_that_are_there(mutants: ModuleType) -> None:
-    for module in (name for names in mutants.PARTS.values() for name in names):
-        assert (ROOT / module).is_file()
-    for test in {*mutants.POOL_TESTS, *mutants.SANITIZER_TESTS}:
-        assert (ROOT / test).is_file()
+    for part in mutants.PARTS.values():
+        for name in (*part.modules, *part.tests()):
+            assert (ROOT / name).is_file()
+
+
+def test_mutants_are_counted_with_an_interval_and_shown(mutants: ModuleType) -> None:
+    result = mutants.Result(400, 0)
+    assert (result.share, result.interval) == (0.0, (0.0, 1.0))
+    for number in range(100):
+        made = mutants.Mutant("pool", "engine/pool.py", "Op", number, (f"a = {number}", "a = b"), "")
+        result.note(made, "quick" if number >= 4 else "")
+    low, high = result.interval
+    assert result.share == 0.96
+    assert (round(low, 3), round(high, 3)) == (0.902, 0.984)  # Wilson's interval of 96 in 100
+    assert "- a = 3\n+ a = b" in result.page()
+    assert result.to_json()["modules"] == {"engine/pool.py": {"alive": 4, "quick": 96}}
