@@ -140,6 +140,13 @@ def test_a_read_of_unwritten_slots() -> None:
     assert (found.slot_lo, found.slot_hi) == (2, 4)
 
 
+def test_a_later_step_that_reads_unwritten_slots_behind_what_was_read_before() -> None:
+    trace = HandTrace().alloc(0, seq_id=1).alloc(1, seq_id=1, lblock=1).write(0, 0, 4, seq_id=1)
+    trace.begin((1, 0, 4, [(0, 1)])).end().write(1, 0, 2, seq_id=1, lblock=1)
+    found = first(trace.begin((1, 4, 8, [(0, 1), (1, 1)])), "KV009")
+    assert (found.block, found.slot_lo, found.slot_hi) == (1, 2, 4)
+
+
 def test_slots_written_in_an_earlier_life_do_not_count() -> None:
     trace = ended().alloc(0, seq_id=2).write(0, 1, 3, seq_id=2).begin((2, 1, 3, [(0, 2)]))
     assert (first(trace, "KV009").slot_lo, first(trace, "KV009").slot_hi) == (0, 1)
