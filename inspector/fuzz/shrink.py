@@ -70,8 +70,10 @@ def _instead(calls: tuple[Call, ...], child: int, parent: int) -> Iterator[Call]
 def _simpler_args(name: str, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     if args and isinstance(args[-1], tuple):
         yield args[:-1]  # add without an identity
-    if name == "append" and args[1]:
-        yield args[0], 0
+    if name == "append":
+        yield from ((lower, args[1]) for lower in range(args[0]))  # parent and sample may fail alike: one is told
+        if args[1]:
+            yield args[0], 0
     for i, values in enumerate(args):
         for simpler in _simpler(values) if isinstance(values, list) else ():
             yield *args[:i], simpler, *args[i + 1 :]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -41,34 +41,31 @@ def test_nothing_is_found_where_nothing_is_planted(part: str) -> None:
 
 
 @pytest.fixture
-def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", ROOT / "tests" / "mutants.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutants", module)
-    spec.loader.exec_module(module)
-    return module
+def mutation(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Modules of `tests/mutation`, as `tests/mutants.py` sees them."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    return lambda name: importlib.import_module(f"mutation.{name}")
 
 
-def test_mutants_of_annotations_and_words_are_none(mutants: ModuleType) -> None:
+def test_mutants_of_annotations_and_words_are_none(mutation: Callable[[str], ModuleType]) -> None:
     code = 'def f(a: int | None) -> int | None:\n    """Words."""\n    b: int | str = a\n    return b\n'
     same = 'def f(a: int & None) -> int + None:\n    """Other words."""\n    b: int - str = a\n    return b\n'
-    assert mutants._program(code) == mutants._program(same)
-    assert mutants._program(code) != mutants._program(code.replace("= a", "= -a"))
+    program = mutation("making").program
+    assert program(code) == program(same)
+    assert program(code) != program(code.replace("= a", "= -a"))
 
 
-def test_mutants_name_files_that_are_there(mutants: ModuleType) -> None:
-    for part in mutants.PARTS.values():
+def test_mutants_name_files_that_are_there(mutation: Callable[[str], ModuleType]) -> None:
+    for part in mutation("parts").PARTS.values():
         for name in (*part.modules, *part.tests()):
             assert (ROOT / name).is_file()
 
 
-def test_mutants_are_counted_with_an_interval_and_shown(mutants: ModuleType) -> None:
-    result = mutants.Result(400, 0)
+def test_mutants_are_counted_with_an_interval_and_shown(mutation: Callable[[str], ModuleType]) -> None:
+    result = mutation("result").Result(400, 0)
     assert (result.share, result.interval) == (0.0, (0.0, 1.0))
     for number in range(100):
-        made = mutants.Mutant("pool", "engine/pool.py", "Op", number, (f"a = {number}", "a = b"), "")
+        made = mutation("making").Mutant("pool", "engine/pool.py", "Op", number, (f"a = {number}", "a = b"), "", "")
         result.note(made, "quick" if number >= 4 else "")
     low, high = result.interval
     assert result.share == 0.96

@@ -1,0 +1,1 @@
+"""What `tests/mutants.py` is made of. No suite: pytest finds nothing here."""

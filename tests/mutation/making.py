@@ -1,0 +1,107 @@
+"""Makes mutants with the operators of Cosmic Ray."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+from mutation.parts import ROOT
+
+LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception")  # operators that name no mistake people make
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operator can change something: the operator's name, and which of its places in the module."""
+
+    part: str
+    module: str
+    operator: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One changed place. `shown`: the line before and after."""
+
+    part: str
+    module: str
+    operator: str
+    line: int
+    shown: tuple[str, str]
+    code: str
+    of: str  # what it is a mutant of: `digest` of the module
+
+    @property
+    def key(self) -> str:
+        """What it is known by, whatever stands in front of it in the file."""
+        return f"{self.module}: {self.shown[0]} -> {self.shown[1]}"
+
+
+def places(part: str, module: str) -> Iterator[Place]:
+    """Every place of a module, for every operator that names a mistake people make."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    nodes = list(ast_nodes(get_ast((ROOT / module).read_text())))
+    for name in sorted(operator_names()):
+        made = get_operator(name)
+        if any(word in name for word in LEFT_ALONE) or made.arguments():
+            continue
+        count = sum(1 for node in nodes for _ in made().mutation_positions(node))
+        yield from (Place(part, module, name, number) for number in range(count))
+
+
+def mutant(place: Place, seen: set[str]) -> Mutant | None:
+    """The mutant of a place; None if it is the same program, or one that was there already."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    source = (ROOT / place.module).read_text()
+    code = mutate_code(source, get_operator(place.operator)(), place.number)
+    runs = place.module + (program(code) if code is not None else "")
+    if code is None or runs == place.module + program(source) or runs in seen:
+        return None
+    seen.add(runs)
+    return Mutant(
+        place.part, place.module, place.operator.split("/")[-1], *_difference(source, code), code, digest(place.module)
+    )
+
+
+def digest(module: str) -> str:
+    """Another one for every other text of a module: a plan says nothing about a module that has changed since."""
+    return sha256((ROOT / module).read_bytes()).hexdigest()[:16]
+
+
+def program(code: str) -> str:
+    """What runs of it: without annotations, docstrings and type-checking imports."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for argument in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs, node.args.vararg,
+                             node.args.kwarg):  # fmt: skip
+                if argument is not None:
+                    argument.annotation = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = [a for a in node.exc.args if not isinstance(a, ast.JoinedStr)]  # words are not behaviour
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value = ast.Constant(None)
+    return ast.dump(tree)
+
+
+def _difference(before: str, after: str) -> tuple[int, tuple[str, str]]:
+    one, two = before.splitlines(), after.splitlines()
+    for number, (a, b) in enumerate(zip(one, two, strict=False), 1):
+        if a != b:
+            return number, (a.strip(), b.strip())
+    return len(one), ("", "")
