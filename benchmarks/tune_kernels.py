@@ -42,7 +42,11 @@ PREFILL_TILES = [  # rows, tile, warps, stages
     (128, 32, 8, 3), (64, 32, 8, 2), (32, 32, 8, 1), (32, 16, 8, 1),
 ]  # fmt: skip
 BATCHES = (1, 4, 8, 16, 20, 32, 40, 48, 64, 96, 128, 256)
-PROMPTS = {"prefill": ((1, 4096, 4096), (16, 128, 2048)), "prefill-few": ((1, 256, 256), (1, 256, 4096))}
+PROMPTS = {
+    "prefill": ((1, 4096, 4096), (16, 128, 2048)),
+    "prefill-few": ((1, 256, 256), (1, 256, 4096)),
+    "prefill-close": ((1, 4096, 4096), (16, 128, 2048), (1, 512, 8192)),
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def using(kind: str, config: Config) -> Iterator[None]:
     name = "decode_config" if kind.startswith("decode") else "prefill_config"
     before = getattr(tuning, name)
     try:
-        setattr(tuning, name, lambda *_: config)
+        setattr(tuning, name, lambda *_, **__: config)
         yield
     finally:
         setattr(tuning, name, before)
@@ -100,7 +104,11 @@ def entry_us(entry: Entry, memory: torch.Tensor, shape: tuple[int, int, int]) ->
     rows, new, context = shape
     size = 2 * BLOCK * KV_HEADS * entry.dim
     cells = memory.view(entry.stored)
-    cache = cells[: len(cells) // size * size].view(-1, 2, BLOCK, KV_HEADS, entry.dim)
+    cells = cells[: len(cells) // size * size]
+    if entry.kind == "prefill":  # what is taken where a block does not hold both
+        cache = cells.view(2, -1, BLOCK, KV_HEADS, entry.dim).transpose(0, 1)
+    else:
+        cache = cells.view(-1, 2, BLOCK, KV_HEADS, entry.dim)
     scales = {}
     if entry.stored.itemsize == 1:
         ones = torch.ones(1, device="cuda")

@@ -97,7 +97,7 @@ def decode_kernel(
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
             q, acc, top, total, k_ptr, v_ptr, ids, at + tile, start, end, own, 0, scale, cap,
-            block_stride, slot_stride, dims, D, PAGE, True, False, CAPPED, PRECISION,
+            block_stride, slot_stride, dims, D, PAGE, True, False, CAPPED, PRECISION, 0,
         )  # fmt: skip
         ids = next_ids
     acc = acc / total[:, None]

@@ -15,11 +15,12 @@ from torch import Tensor
 from kvscope.errors import UsageError
 from kvscope.kernels import tuning
 from kvscope.kernels.address import load_ids
-from kvscope.kernels.attend import attend_tile, soft_cap_factors
+from kvscope.kernels.attend import attend_tile, soft_cap_factors, values_behind
 from kvscope.kernels.quantize import for_cache
 
 # Where running maxima start: finite, for a row may see nothing of the first tile its neighbours see.
 LOWEST = tl.constexpr(-1e30)
+EDGE_STAGES = 2  # of the loop over the diagonal: it is short, and its masks need the registers
 MAX_BLOCKS = 65_535  # CUDA's limit of the grid's second axis
 
 
@@ -43,7 +44,7 @@ def prefill_kernel(
     cap, window, k_scale_ptr, v_scale_ptr, k_scale_stride, v_scale_stride,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     BQ: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, VALUES: tl.constexpr, EDGE_STAGES: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     heads_total = tl.num_programs(0) * G
@@ -96,7 +97,7 @@ def prefill_kernel(
             next_ids = load_ids(table, at + TILE + tile, end, PAGE)
             acc, top, total = attend_tile(
                 q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
-                block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION,
+                block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION, VALUES,
             )  # fmt: skip
             ids = next_ids
         start = tl.maximum(start, edge_end)
@@ -104,14 +105,14 @@ def prefill_kernel(
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
             q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
-            block_stride, slot_stride, dims, D, PAGE, False, WINDOWED, CAPPED, PRECISION,
+            block_stride, slot_stride, dims, D, PAGE, False, WINDOWED, CAPPED, PRECISION, VALUES,
         )  # fmt: skip
         ids = next_ids
-    for at in range(full_end, end, TILE):
+    for at in tl.range(full_end, end, TILE, num_stages=EDGE_STAGES):
         next_ids = load_ids(table, at + TILE + tile, end, PAGE)
         acc, top, total = attend_tile(
             q, acc, top, total, k_ptr, v_ptr, ids, at + tile, begin, end, own, window, scale, cap,
-            block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION,
+            block_stride, slot_stride, dims, D, PAGE, True, WINDOWED, CAPPED, PRECISION, VALUES,
         )  # fmt: skip
         ids = next_ids
     acc = acc / total[:, None]
@@ -140,7 +141,9 @@ def paged_prefill(
     if tokens == 0:
         return out
     padded, group = max(16, triton.next_power_of_2(dim)), heads // kv_heads
-    config = tuning.prefill_config(padded, tuning.key_bytes(q, k_cache), tokens, heads, q.device)
+    # A wider tile needs the registers that windows and caps take.
+    behind = 0 if window or soft_cap else values_behind(k_cache, v_cache)
+    config = tuning.prefill_config(padded, tuning.key_bytes(q, k_cache), tokens, heads, q.device, close=behind > 0)
     padded_group = triton.next_power_of_2(group)
     queries = max(1, config.rows // padded_group)
     blocks = tokens // queries + rows + 1
@@ -156,6 +159,7 @@ def paged_prefill(
         G=group, GP=padded_group, D=dim, DP=padded, PAGE=block_size, TILE=config.tile, BQ=queries,
         WINDOWED=window > 0, CAPPED=soft_cap > 0, SCALED=scales is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        VALUES=behind, EDGE_STAGES=min(config.stages, EDGE_STAGES),
         num_warps=config.warps, num_stages=config.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return out

@@ -1,7 +1,7 @@
 """Shapes of the kernels' tiles: chosen offline (configs.json), looked up at a call; nothing is tuned while serving.
 
 There is one per key size (padded head size times element size); for prefill a second where a small one pays when the
-programs are few. Decode has three, which differ in how many programs one multiprocessor holds at a time; a batch takes
+programs are few, and a third where a wider one pays when keys and values lie side by side. Decode has three, which differ in how many programs one multiprocessor holds at a time; a batch takes
 the one that fills whole waves of the chip best:
 
     few    1 per multiprocessor, deepest pipeline: batches that must be cut to fill the chip
@@ -90,13 +90,19 @@ def decode_config(padded_dim: int, itemsize: int, group: int, programs: int, dev
     return table()["decode-" + name][key_size(padded_dim, itemsize)]
 
 
-def prefill_config(padded_dim: int, itemsize: int, tokens: int, heads: int, device: torch.device) -> Config:
-    """Tile of the prefill kernel for `tokens` queries of `heads` heads; `rows` counts tokens times heads."""
+def prefill_config(
+    padded_dim: int, itemsize: int, tokens: int, heads: int, device: torch.device, *, close: bool = False
+) -> Config:
+    """Tile of the prefill kernel for `tokens` queries of `heads` heads; `rows` counts tokens times heads.
+
+    close: a block holds its keys and values (`attend.values_behind`), which leaves registers for a wider tile.
+    """
     name, configs = key_size(padded_dim, itemsize), table()
     few = configs["prefill-few"].get(name)
     if few is not None and tokens * heads < LARGE * multiprocessors(device) * configs["prefill"][name].rows:
         return few
-    return configs["prefill"][name]
+    wide = configs["prefill-close"].get(name) if close else None
+    return wide or configs["prefill"][name]
 
 
 @lru_cache

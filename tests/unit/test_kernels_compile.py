@@ -38,9 +38,11 @@ def compiled(monkeypatch):
     return run
 
 
-def caches(dtype, dim, kv_heads=8, block_size=16):
-    kv = torch.empty(2, 4, block_size, kv_heads, dim, dtype=dtype)
-    return kv[0], kv[1]
+def caches(dtype, dim, kv_heads=8, block_size=16, apart=False):
+    """As the engine has them, a block's keys and values side by side; or all keys, then all values."""
+    if apart:
+        return torch.empty(2, 4, block_size, kv_heads, dim, dtype=dtype).unbind(0)
+    return torch.empty(4, 2, block_size, kv_heads, dim, dtype=dtype).unbind(1)
 
 
 def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16, stored=None, **options):
@@ -53,11 +55,11 @@ def run_decode(compiled, dtype, dim, batch, heads=32, kv_heads=8, block_size=16,
     return compiled(decode, ["decode_kernel"], lambda: decode.paged_decode(*args, made, **options))
 
 
-def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16, stored=None, **options):
+def run_prefill(compiled, dtype, dim, tokens, heads=32, kv_heads=8, block_size=16, stored=None, apart=False, **options):
     q = torch.empty(tokens, heads, dim, dtype=dtype)
     table, lens = torch.zeros(2, 1024, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
     start = torch.zeros(3, dtype=torch.int32)
-    args = (q, *caches(stored or dtype, dim, kv_heads, block_size), table, lens, start, dim**-0.5)
+    args = (q, *caches(stored or dtype, dim, kv_heads, block_size, apart), table, lens, start, dim**-0.5)
     return compiled(prefill, ["prefill_kernel"], lambda: prefill.paged_prefill(*args, **options))
 
 
@@ -78,9 +80,10 @@ def test_decode_head_ratios(compiled, heads, kv_heads, block_size, dim):
     run_decode(compiled, torch.float16, dim, 8, heads, kv_heads, block_size)
 
 
-@pytest.mark.parametrize("dim", DIMS)
-def test_prefill(compiled, dim):
-    assert run_prefill(compiled, torch.bfloat16, dim, 4096)[0].async_loads > 0
+@pytest.mark.parametrize("dim", [32, *DIMS])
+@pytest.mark.parametrize("apart", [False, True])
+def test_prefill(compiled, dim, apart):
+    assert run_prefill(compiled, torch.bfloat16, dim, 4096, apart=apart)[0].async_loads > 0
 
 
 def test_prefill_of_few_tokens(compiled):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.kernels import tuning
+from kvscope.kernels.attend import values_behind
 
 CHIP = 132
 
@@ -62,3 +63,25 @@ def test_a_short_prefill_of_small_heads_takes_smaller_programs():
         return tuning.prefill_config(64, 2, tokens, 32, torch.device("cpu")).rows
 
     assert (rows(512), rows(4096)) == (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("make", "behind"),
+    [
+        (lambda: torch.empty(4, 2, 16, 8, 64).unbind(1), 16 * 8 * 64),  # a block's keys, then its values
+        (lambda: torch.empty(4, 16, 2, 8, 64).unbind(2), 8 * 64),  # by token
+        (lambda: torch.empty(2, 4, 16, 8, 64).unbind(0), 0),  # all keys, then all values: how far is a matter of size
+        (lambda: torch.empty(4, 2, 16, 8, 64).flip(1).unbind(1)[::-1], 0),  # values first
+        (lambda: (torch.empty(4, 2, 16, 8, 64)[:, 0], torch.empty(4, 16, 8, 64)), 0),  # laid out differently
+    ],
+)
+def test_how_far_values_lie_behind_their_keys(make, behind):
+    assert values_behind(*make()) == behind
+
+
+def test_a_wide_tile_is_for_caches_whose_blocks_hold_both():
+    cpu = torch.device("cpu")
+    apart = tuning.prefill_config(128, 2, 4096, 32, cpu)
+    close = tuning.prefill_config(128, 2, 4096, 32, cpu, close=True)
+    assert close.tile > apart.tile
+    assert tuning.prefill_config(256, 2, 4096, 32, cpu, close=True) == tuning.prefill_config(256, 2, 4096, 32, cpu)
