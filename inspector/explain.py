@@ -38,6 +38,8 @@ _SHOULD = {
     "KV022": "the block should have stayed in the table until no position attends to it",
     "KV023": "the slot should have held the sequence's own prefix: its writes, copies and table say why",
     "KV024": "nobody should have written there: no write or copy has this block as its target",
+    "KV026": "the step should have been planned within what was promised",
+    "KV029": "the pool should have been sized by the memory that there is, alike on every rank",
 }
 
 

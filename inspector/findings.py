@@ -33,6 +33,8 @@ CODES: dict[str, tuple[str, str]] = {
     "KV022": ("window", "error"),
     "KV023": ("provenance", "error"),
     "KV024": ("changed-content", "error"),
+    "KV026": ("broken-promise", "error"),
+    "KV029": ("capacity", "error"),
 }
 
 

@@ -22,6 +22,7 @@ from kvscope.inspector.detectors.player import Player
 from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.given import remembered
+from kvscope.inspector.limits import LIMITING
 from kvscope.inspector.screen.columns import Chunk, GivenDetails
 from kvscope.inspector.screen.screen import Screen, understood
 from kvscope.inspector.source import TraceLike, frozen, rows_until
@@ -43,7 +44,7 @@ class OnlineSanitizer:
 
     Args:
         sink: where the events go; it numbers them.
-        num_blocks, block_size: of the pool that writes.
+        num_blocks, block_size, block_bytes: of the pool that writes; the bytes are compared with what facts promise.
         reaction: "log" reports each finding once, as a warning or to `on_finding`; "raise" stops the engine with
             `Sanitized`.
         every: look at the end of the first step with so many events to look at. None: after each step with "raise";
@@ -58,6 +59,7 @@ class OnlineSanitizer:
         *,
         num_blocks: int,
         block_size: int,
+        block_bytes: int = 0,
         reaction: Reaction = "log",
         every: int | None = None,
         trace: Callable[[], TraceLike] | None = None,
@@ -68,6 +70,7 @@ class OnlineSanitizer:
         self.findings: list[Finding] = []
         self.checked = 0  # events looked at
         self._reaction, self._trace, self._on_finding = reaction, trace, on_finding
+        self._block_bytes = block_bytes
         self._source, self._sink = sink, remembered(sink)
         # Straight through: what needs no look costs no call.
         self.begin, self.skip_frames, self.emit = self._sink.begin, sink.skip_frames, self._sink.emit
@@ -89,7 +92,7 @@ class OnlineSanitizer:
     def fact(self, record: Mapping[str, Any]) -> None:
         """Pass a fact on; what it says of model and scheduler is looked at too."""
         self._sink.fact(record)
-        if record.get("type") in ("model", "scheduler") and self._screen is not None:
+        if record.get("type") in LIMITING and self._screen is not None:
             self._facts.append(record)
 
     @property
@@ -229,7 +232,9 @@ class OnlineSanitizer:
     def _suspicious(self, rows: npt.NDArray[np.void], first: int, details: GivenDetails) -> bool:
         assert self._screen is not None
         if self._facts:
-            self._screen.learn(self._facts)
+            self._screen.learn(self._facts, self._block_bytes)
+            if self._screen.suspects:
+                return True
         self._screen.detail = details.get
         chunk = Chunk(rows, first, details)
         if details.ragged or not understood(chunk.present):

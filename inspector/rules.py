@@ -63,7 +63,7 @@ RULES: dict[str, Rule] = {
     "KV012": Rule(
         "broken conservation",
         "private, shared, in transit, cached, quarantined and free blocks add up to the pool, each block counted "
-        "once, and the pool's own counters agree with its events.",
+        "once, and the pool's own counters agree with its events. No counter says what cannot be.",
     ),
     "KV013": Rule(
         "an early reuse",
@@ -96,7 +96,8 @@ RULES: dict[str, Rule] = {
     ),
     "KV019": Rule(
         "a bad slot",
-        "a position p lies in slot p % block_size of block table[p // block_size]; both exist.",
+        "a position p lies in slot p % block_size of block table[p // block_size]; both exist, and the block is none of "
+        "those that are reserved for padding.",
     ),
     "KV020": Rule(
         "an eviction of a held block",
@@ -120,5 +121,15 @@ RULES: dict[str, Rule] = {
         "a changed content",
         "the bytes of a block change only by writes and copies that have it as their target. Another kernel, or one "
         "that computes a wrong address, has written here.",
+    ),
+    "KV026": Rule(
+        "a promise that is not kept",
+        "the scheduler plans, and memory is sized, for so many sequences and tokens a step and for so long a context. "
+        "What is larger writes past what was made for it, or starves the others.",
+    ),
+    "KV029": Rule(
+        "a capacity that is not there",
+        "the pool has as many blocks as the memory set aside for it holds, each as large as its tokens need, and "
+        "equally many on every rank: an id that one rank does not have is a write outside its memory.",
     ),
 }

@@ -173,7 +173,8 @@ def _sanitized(
         say(f"kvscope: finding: {finding.code} {finding.title} at seq {finding.seq}: {finding.why}")
 
     online = OnlineSanitizer(
-        seen, num_blocks=facts.num_blocks, block_size=facts.block_size, reaction=reaction, trace=recorded,
+        seen, num_blocks=facts.num_blocks, block_size=facts.block_size, block_bytes=facts.block_bytes,
+        reaction=reaction, trace=recorded,
         on_finding=tell if reaction == "log" else None,
     )  # fmt: skip
     yield online

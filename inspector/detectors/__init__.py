@@ -9,6 +9,7 @@ ledger.py    OWN REF FREE CONS     who holds what
 life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
 sharing.py   COW PUB INDEX KEY EVICT LEASE    shared and published blocks
 beside.py    PROG WINDOW    who waits, what a window needs; SHADOW CONTENT    what checkers beside the tensors found
+numbers.py   NULL META CAP    reserved blocks, counters that cannot be, promises and budgets
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 
 DETECTOR_NAMES = (
     "OWN", "REF", "FREE", "CONS", "GEN", "FENCE", "COW", "PUB", "INDEX", "KEY", "EVICT", "LEASE", "INIT", "TABLE",
-    "SLOT", "WINDOW", "PROG", "SHADOW", "CONTENT",
+    "SLOT", "NULL", "WINDOW", "PROG", "META", "CAP", "SHADOW", "CONTENT",
 )  # fmt: skip
 
 
 def detector_types() -> dict[str, type[Detector]]:
     """The detector classes by name, in the order of `DETECTOR_NAMES`."""
-    from kvscope.inspector.detectors import beside, ledger, life, sharing
+    from kvscope.inspector.detectors import beside, ledger, life, numbers, sharing
 
     classes: tuple[type[Detector], ...] = (
         ledger.Own, ledger.Ref, ledger.Free, ledger.Cons, life.Gen, life.Fence, sharing.Cow, sharing.Pub,
-        sharing.Index, sharing.Key, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot, beside.Window,
-        beside.Prog, beside.Shadow, beside.Content,
+        sharing.Index, sharing.Key, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot, numbers.Null,
+        beside.Window, beside.Prog, numbers.Meta, numbers.Cap, beside.Shadow, beside.Content,
     )  # fmt: skip
     return {c.name: c for c in classes}
 
@@ -102,16 +103,20 @@ def _result(
 
     types = detector_types()
     present = np.bincount(trace.kinds, minlength=256).astype(np.bool_)
-    idle = {name: types[name].kinds() for name in wanted if not present[list(types[name].kinds())].any()}
+    idle = {}
+    for name in wanted:
+        kinds = types[name].kinds()
+        if not present[list(kinds)].any():
+            idle[name] = f"the trace has no {' '.join(k.name for k in kinds)} events"
+        elif why := types[name].idle(trace):
+            idle[name] = why
     return CheckResult(
         findings=tuple(sorted(findings, key=lambda f: (f.seq, f.code))),
         events=len(trace.events),
         blocks=blocks,
         slots=slots,
         detectors=tuple(name for name in wanted if name not in idle),
-        idle=tuple(
-            (name, f"the trace has no {' '.join(k.name for k in kinds)} events") for name, kinds in idle.items()
-        ),
+        idle=tuple(idle.items()),
         notes=notes,
         elapsed_s=time.perf_counter() - started,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kvscope.inspector.detectors.replay import Handler, Ledger
+from kvscope.inspector.source import TraceLike
 from kvscope.traces.schema import Kind
 
 
@@ -24,6 +25,11 @@ class Detector:
     def kinds(cls) -> tuple[Kind, ...]:
         """The kinds it looks at."""
         return tuple(kind for kind in Kind if hasattr(cls, f"on_{kind.name.lower()}"))
+
+    @classmethod
+    def idle(cls, trace: TraceLike) -> str:
+        """Why it had nothing to look at although there are such events; empty where it had."""
+        return ""
 
     def handlers(self) -> dict[Kind, Handler]:
         """What it does with an event of each of them."""

@@ -7,6 +7,7 @@ import numpy as np
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import FREE, QUARANTINED, UNPLACED, Block, Row
 from kvscope.inspector.detectors.replay import Ledger
+from kvscope.inspector.limits import limits_of
 from kvscope.inspector.longrun import counts_at
 from kvscope.inspector.measures import series
 from kvscope.inspector.source import IntArray, Names, joined, life
@@ -206,7 +207,9 @@ class Cons(Detector):
             self.ledger.unjudged += len(self._witnesses)
             return
         names = DETAIL_FIELDS[Kind.WITNESS][:6]
-        made, sizes = self._counted(names, np.asarray([seq for seq, _ in self._witnesses], np.int64))
+        made, sizes = self._without_reserved(
+            *self._counted(names, np.asarray([seq for seq, _ in self._witnesses], np.int64))
+        )
         said: tuple[int, ...] = ()
         for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes.tolist(), strict=True):
             own = self.ledger.details[Kind.WITNESS].get(seq)
@@ -223,6 +226,13 @@ class Cons(Detector):
                 off = f"; they add up to {total}, the pool has {size}" if len(wrong) > 6 else ""
                 self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)
             said = wrong if any(wrong) else ()
+
+    def _without_reserved(self, made: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray]:
+        """Blocks that are never handed out are not free either."""
+        reserved = np.asarray(sorted(limits_of(self.ledger.trace.facts).reserved), dtype=np.int64)
+        there = np.searchsorted(reserved, sizes)
+        made[:, 0] -= there
+        return made, sizes - there
 
     def _counted(self, names: tuple[str, ...], seqs: IntArray) -> tuple[IntArray, IntArray]:
         """([event, measure], pool's size) just after some events, as the events make them."""

@@ -8,10 +8,12 @@ from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.life import Slot
 from kvscope.inspector.detectors.records import Row
 from kvscope.inspector.detectors.replay import Handler, Ledger
+from kvscope.inspector.limits import limits_of
 from kvscope.inspector.source import IntArray
 from kvscope.traces.fold import BLOCK_KINDS
-from kvscope.traces.schema import EventArray
+from kvscope.traces.schema import EventArray, Kind
 
+_WRITE = int(Kind.WRITE)
 _CHUNK = 65_536  # events that stand in memory as Python ints at once
 _BLOCK_KINDS = frozenset(int(k) for k in BLOCK_KINDS)
 
@@ -32,6 +34,7 @@ class Player:
     def feed(self, events: EventArray, seqs: IntArray, gap_starts: Container[int] = ()) -> None:
         """Play these events; before the rows `gap_starts` others were lost."""
         ledger, table = self.ledger, self._table
+        reserved = limits_of(ledger.trace.facts).reserved
         blocks, nobody, touched = ledger.blocks, ledger.nobody, ledger.touched
         for lo in range(0, len(events), _CHUNK):
             numbers = seqs[lo : lo + _CHUNK].tolist()
@@ -42,6 +45,8 @@ class Player:
                     ledger.lose()
                 block = nobody
                 if row.kind in _BLOCK_KINDS:
+                    if row.block in reserved and row.kind == _WRITE and row.seq_id < 0:
+                        continue  # padding
                     if not 0 <= row.block < ledger.id_end:
                         if self._slot is not None:
                             self._slot.outside(row)

@@ -49,12 +49,13 @@ KINDS = {
     "D5": "dirty hash at hand-out", "D6": "stale weights", "D7": "wrong resume on a hit", "E1": "stale table",
     "E2": "bounds", "E3": "padding and reserved slots", "E4": "uninitialised content", "E5": "capture and replay",
     "F1": "admission", "F2": "needless exhaustion",
+    "F3": "capacity mis-sized",
 }  # fmt: skip
 
 # Kinds that a broken block manager cannot show in this engine, and why.
 NOT_EXPRESSED = {
     "E3": "the engine has no reserved (null) block and no padded rows: every row of a step is a sequence, every slot "
-    "of the mapping is its own",
+    "of the mapping is its own. Traces of engines that have them say so in a `pool` fact, and NULL looks after them",
 }
 
 
@@ -92,6 +93,8 @@ FAULTS: dict[str, Fault] = {
                "a freed block stands on the free list twice, written down once"),
         _fault("counter-drift", "A6", "KV012", "counting:CounterDrift",
                "the number of shared blocks is raised by a fork and never lowered"),
+        _fault("hits-counted-twice", "A6", "KV012", "admission:HitsCountedTwice",
+               "cached tokens are counted by the match and again by the admission"),
         _fault("evict-held", "A7", "KV020", "aliasing:EvictHeld",
                "eviction looks at age alone and takes a block that a sequence reads"),
         _fault("lost-update", "A8", "KV007", "counting:LostUpdate",
@@ -178,5 +181,7 @@ FAULTS: dict[str, Fault] = {
                "cached blocks that a prompt hits count as reused and as evictable"),
         _fault("never-evicts", "F2", "KV021", "aliasing:NeverEvicts",
                "allocation refuses while blocks that nobody holds could be evicted"),
+        _fault("grows-twice", "F3", "KV029", "admission:GrowsTwice",
+               "a pool that grows takes twice the blocks that there is memory for"),
     )
 }  # fmt: skip

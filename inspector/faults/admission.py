@@ -10,6 +10,7 @@ from kvscope.engine.prefix import Extras
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.tables import PrefixMatch
 from kvscope.errors import OutOfBlocks
+from kvscope.traces.schema import Kind
 
 
 class _CountsTwice(PrefixCache):
@@ -35,3 +36,19 @@ class RefusedButChanged(BlockManager):
         except OutOfBlocks:
             self._known(seq_id).tokens.append(token)
             raise
+
+
+class HitsCountedTwice(BlockManager):
+    """Cached tokens are counted by the match and again by the admission: the hit rate goes beyond one."""
+
+    def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,
+              lblock: int = -1, aux: int = 0) -> int:  # fmt: skip
+        aux = 2 * aux if kind == Kind.ADMIT else aux
+        return super()._emit(kind, reason, block, gen, fill=fill, seq_id=seq_id, lblock=lblock, aux=aux)
+
+
+class GrowsTwice(BlockManager):
+    """A pool that grows takes twice the blocks that there is memory for."""
+
+    def grow(self, blocks: int) -> int:
+        return super().grow(2 * blocks)

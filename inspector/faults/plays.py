@@ -310,6 +310,7 @@ PLAYS: dict[str, Play] = {
         Play("tight", tight, {"num_blocks": 7}), Play("ahead", ahead, {"num_blocks": 6}),
         Play("resumed", resumed, {"num_blocks": 9}),
         Play("windows", windows, {"num_blocks": 4, "window": 6}), Play("transfers", transfers, {"num_blocks": 7}),
-        Play("swaps", swaps, {"num_blocks": 7, "host_blocks": 8}), Play("sizes", sizes, {"num_blocks": 10}),
+        Play("swaps", swaps, {"num_blocks": 7, "host_blocks": 8}),
+        Play("sizes", sizes, {"num_blocks": 10, "max_blocks": 14}),
     )
 }  # fmt: skip

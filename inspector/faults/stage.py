@@ -47,11 +47,13 @@ class Stage:
         manager: builds the block manager, or a broken one.
         num_blocks, block_size, host_blocks: geometry.
         window: positions that attention sees; 0 = all.
+        max_blocks: that there is memory for; 0 = nobody says.
     """
 
     def __init__(
-        self, manager: ManagerFactory, num_blocks: int = 16, block_size: int = 4, host_blocks: int = 0, window: int = 0
-    ) -> None:
+        self, manager: ManagerFactory, num_blocks: int = 16, block_size: int = 4, host_blocks: int = 0, window: int = 0,
+        max_blocks: int = 0,
+    ) -> None:  # fmt: skip
         self.sink = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
         self.manager = manager(
             num_blocks,
@@ -73,6 +75,8 @@ class Stage:
         self._requests = 0
         if window:
             self.sink.fact({"type": "model", "name": "stage", "window": window})
+        if max_blocks:
+            self.sink.fact({"type": "pool", "max_blocks": max_blocks})
 
     # -- what an engine does --------------------------------------------------------------------------------------
 

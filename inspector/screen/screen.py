@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.limits import impossible, limits_of
 from kvscope.inspector.progress import ASKING, RULE_KINDS, Waiting, watermark_of, window_of
 from kvscope.inspector.screen.blocks import COUNTED, HELD, QUARANTINED, BlockPass, BlockStates
 from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, PartDetails, flags
 from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
+from kvscope.inspector.screen.numbers import Numbers
 from kvscope.inspector.screen.runs import ROW_BITS
 from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
@@ -67,7 +69,7 @@ def screen(trace: Frozen) -> Screened:
     whole = None if trace.on_demand else DetailTables(trace)
     made = Screen(trace.num_blocks, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
                   asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
-    made.learn(trace.facts)
+    made.learn(trace.facts, trace.block_bytes)
     made.detail = trace.detail
     for first, end in _chunks(kinds):
         part, its = events[first:end], kinds[first:end]
@@ -117,13 +119,19 @@ class Screen:
         self._digest = np.uint64(0)
         self._window = 0
         self._waiting = Waiting(block_size)
+        self.numbers = Numbers(block_size)
         self._asks = asks  # whether anybody ever waits or is refused
         self._unasked: list[tuple[npt.NDArray[Any], ...]] = []
         self.detail: Callable[[int], Sequence[int] | None] = lambda seq: None  # of refusals
 
-    def learn(self, facts: Iterable[Mapping[str, Any]]) -> None:
-        """What the facts say of the model and the scheduler."""
+    def learn(self, facts: Iterable[Mapping[str, Any]], block_bytes: int = 0) -> None:
+        """What the facts say of the model, the scheduler and the pool."""
         facts = list(facts)
+        before, limits = self.numbers.limits, limits_of(facts, self.numbers.limits)
+        self.numbers.limits = limits
+        self._counts[0] += before.never_free(self.num_blocks) - limits.never_free(self.num_blocks)
+        if self.numbers.limits.disagreement(self.num_blocks, self.block_size, block_bytes):
+            self.suspects.setdefault("capacity", 0)
         self._window = window_of(facts) or self._window
         watermark = watermark_of(facts)
         if watermark is not None:
@@ -140,6 +148,7 @@ class Screen:
         if len(unbegun):
             found["step end"] = unbegun
         self._beside(chunk, found)
+        self.numbers.check(chunk, found, begun, ended)
         blocks = BlockPass(chunk, self.blocks, self.block_size, found)
         blocks.lives_and_counts()
         blocks.transitions()
@@ -169,7 +178,11 @@ class Screen:
         """Nobody waits for blocks that are there; who holds what is looked up once somebody does."""
         rows = chunk.rows(*RULE_KINDS, *ASKING)
         kinds, reasons = chunk.kind[rows], chunk.at("reason", rows)
-        asking = ((kinds == _REFUSED) | (kinds == _WAIT)) & (reasons == _NO_BLOCKS)
+        asking = (kinds == _REFUSED) | (kinds == _WAIT)
+        for seq, kind in zip((rows[asking] + chunk.first).tolist(), kinds[asking].tolist(), strict=True):
+            if impossible(kind, self.detail(seq), self.num_blocks):
+                found["counters"] = np.array([seq - chunk.first])
+        asking &= reasons == _NO_BLOCKS
         self._unasked.append((kinds, asking, rows + chunk.first, chunk.seq_id[rows], chunk.aux[rows]))
         if not asking.any() and len(self._unasked) < _MOST_UNASKED:
             return

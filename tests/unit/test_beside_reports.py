@@ -70,6 +70,57 @@ def window() -> HandTrace:
     return trace
 
 
+def reserved() -> HandTrace:
+    """Block 0 is where padding goes; haiku is given it all the same. Padding itself may be written there."""
+    trace = HandTrace(num_blocks=4, block_size=4)
+    trace.facts.append({"type": "pool", "reserved": [0]})
+    trace.request(0, "haiku", [1], prompt_tokens=2).event(Kind.ADMIT, seq_id=1)
+    trace.event(Kind.WRITE, block=0, aux=pack_range(0, 1))
+    trace.alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    return trace.event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0)
+
+
+def numbers() -> HandTrace:
+    """More tokens cached than hits, fewer rows than sequences, more tokens than planned; steps that run backwards."""
+    trace = HandTrace(num_blocks=4, block_size=4)
+    trace.request(0, "haiku", [1], prompt_tokens=2).event(Kind.SUBMIT, seq_id=1, aux=2)
+    trace.event(Kind.ADMIT, seq_id=1, aux=4).alloc(1, seq_id=1).write(1, 0, 2, seq_id=1)
+    trace.event(Kind.STEP_BEGIN, aux=2, step=7)
+    trace.event(Kind.SCHED, seq_id=1, lblock=0, fill=2, aux=pack_range(0, 2), step=7)
+    trace.event(Kind.STEP_END, aux=3, step=7)
+    trace.event(Kind.REFUSED, reason=Reason.TOKEN_BUDGET, seq_id=2, details=(1, 4, 1))
+    trace.event(Kind.CHECK, reason=Reason.PROVENANCE, aux=2, lblock=1, fill=3)
+    trace.write(1, 2, 3, seq_id=1).event(Kind.STEP_BEGIN, aux=1, step=6)
+    trace.event(Kind.SCHED, seq_id=1, lblock=2, fill=1, aux=pack_range(0, 3), step=6)
+    trace.event(Kind.STEP_END, aux=1, step=6).event(Kind.FINISH, seq_id=1)
+    return trace.release(1, seq_id=1).free(1)
+
+
+def capacity() -> HandTrace:
+    """Blocks too small for the model, a pool that outgrows its memory, steps and sequences beyond what is promised."""
+    trace = HandTrace(num_blocks=4, block_size=4, block_bytes=64)
+    trace.facts.append({"type": "model", "name": "tiny", "bytes_per_token": 32, "max_model_len": 3})
+    trace.facts.append({"type": "scheduler", "max_seqs": 1, "max_batched_tokens": 2})
+    trace.facts.append({"type": "pool", "max_blocks": 4})
+    trace.event(Kind.GROW, aux=5, lblock=4)
+    for seq_id in (1, 2):
+        trace.event(Kind.ADMIT, seq_id=seq_id).alloc(seq_id, seq_id=seq_id).write(seq_id, 0, 4, seq_id=seq_id)
+    trace.event(Kind.STEP_BEGIN, aux=2)
+    for seq_id in (1, 2):
+        trace.event(Kind.SCHED, seq_id=seq_id, lblock=0, fill=4, aux=pack_range(0, 4))
+    trace.event(Kind.STEP_END, aux=8)
+    for seq_id in (1, 2):
+        trace.event(Kind.FINISH, seq_id=seq_id).release(seq_id, seq_id=seq_id).free(seq_id)
+    return trace
+
+
+def ranks() -> HandTrace:
+    """One rank has fewer blocks than another."""
+    trace = two_requests()
+    trace.facts.append({"type": "pool", "ranks": [4, 4, 3]})
+    return over(trace)
+
+
 def over(trace: HandTrace) -> HandTrace:
     trace.end()
     for seq_id in (1, 2):
@@ -78,7 +129,10 @@ def over(trace: HandTrace) -> HandTrace:
 
 
 TRACES = {"provenance": (provenance, ["KV023"]), "content": (content, ["KV024", "KV009"]),
-          "waiting": (waiting, ["KV021", "KV021"]), "window": (window, ["KV022"])}  # fmt: skip
+          "waiting": (waiting, ["KV021", "KV021"]), "window": (window, ["KV022"]),
+          "reserved": (reserved, ["KV019", "KV019", "KV019"]), "numbers": (numbers, ["KV012"] * 6),
+          "capacity": (capacity, ["KV029", "KV029", "KV026", "KV026", "KV026", "KV026"]),
+          "ranks": (ranks, ["KV029"])}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -93,6 +147,22 @@ def test_golden(name: str) -> None:
     if os.environ.get("KVSCOPE_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def test_what_keeps_its_promises_is_clean() -> None:
+    trace = HandTrace(num_blocks=4, block_size=4, block_bytes=128)
+    trace.facts.append({"type": "model", "name": "tiny", "bytes_per_token": 32, "max_model_len": 4})
+    trace.facts.append({"type": "scheduler", "max_seqs": 1, "max_batched_tokens": 4})
+    trace.facts.append({"type": "pool", "reserved": [0], "max_blocks": 4, "ranks": [4, 4]})
+    trace.event(Kind.SUBMIT, seq_id=1, aux=4).event(Kind.ADMIT, seq_id=1).alloc(1, seq_id=1).write(1, 0, 4, seq_id=1)
+    trace.event(Kind.STEP_BEGIN, aux=1).event(Kind.SCHED, seq_id=1, lblock=0, fill=4, aux=pack_range(0, 4))
+    trace.event(Kind.STEP_END, aux=4).event(Kind.FINISH, seq_id=1).release(1, seq_id=1).free(1)
+    trace.witness(3, 0, 0, 0, 0, 0, 0)
+    assert screen(frozen(trace)).clean
+    result = check(trace, replay=True)
+    assert result.findings == ()
+    assert {"NULL", "META", "CAP"} <= set(result.detectors)
+    assert dict(check(two_requests()).idle)["NULL"] == "the facts name no reserved block"
 
 
 def test_a_clean_check_beside_the_tensors_is_counted_as_looked_at() -> None:
