@@ -261,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         for r in rows:
             verdict = "" if r["gate"] is None else f"gate {r['gate']:g} {'ok' if r['ok'] else 'MISSED'}"
-            beside = f"baseline {r['baseline']:9.2f}  x {r['ratio']:8.2f}"
+            beside = "" if r["baseline"] is None else f"baseline {r['baseline']:9.2f}  x {r['ratio']:8.2f}"
             print(f"{r['name']:60} {r['value']:10.2f} {r['unit']:11} {beside}  {verdict}")
     return 1 if any(r["ok"] is False for r in rows) else 0
 

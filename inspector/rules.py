@@ -96,8 +96,8 @@ RULES: dict[str, Rule] = {
     ),
     "KV019": Rule(
         "a bad slot",
-        "a position p lies in slot p % block_size of block table[p // block_size]; both exist, and the block is none of "
-        "those that are reserved for padding.",
+        "a position p lies in slot p % block_size of block table[p // block_size]; both exist, and the block is none "
+        "of those that are reserved for padding.",
     ),
     "KV020": Rule(
         "an eviction of a held block",
