@@ -75,7 +75,7 @@ class OnlineSanitizer:
         # Straight through: what needs no look costs no call.
         self.begin, self.skip_frames, self.emit = self._sink.begin, sink.skip_frames, self._sink.emit
         self.emit_alloc, self.emit_end = self._sink.emit_alloc, self._sink.emit_end
-        self.emit_lives = self._sink.emit_lives
+        self.emit_lives, self.emit_ends = self._sink.emit_lives, self._sink.emit_ends
         self._emit_many, self._emit_sheet, self._detail = self._sink.emit_many, self._sink.emit_sheet, self._sink.detail
         self._singles: dict[int, Sequence[int]] = {}
         self._bulk: list[tuple[int, npt.NDArray[np.int64]]] = []
@@ -114,7 +114,7 @@ class OnlineSanitizer:
         return int(self._sink.next_seq)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
+        return getattr(self._sink, name)  # what keeps rows must see calls of every name
 
     def emit_many(
         self,

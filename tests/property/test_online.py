@@ -16,6 +16,7 @@ from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.online import OnlineSanitizer
 from kvscope.traces import EventSink, Kind, PoolFacts, Recorder, open_trace
 from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.sink import SpelledOut
 
 
 def watched(seed: int, fault: str | None = None, reaction: str = "log") -> tuple[MemoryRecorder, OnlineSanitizer]:
@@ -88,6 +89,41 @@ def test_raise_stops_the_engine_in_the_step_of_the_fault(toy_engine: ModuleType,
     assert {f.code for f in check(trace).findings} == {"KV006"}
     faults = [f.step for f in check(trace).findings]
     assert set(faults) == {int(trace.events["step"][trace.events["kind"] == Kind.STEP_END][-1])}
+
+
+class Plain(SpelledOut):
+    """A sink with the calls of `EventSink` and no more: it cannot be asked for its last rows."""
+
+    def __init__(self, inner: MemoryRecorder) -> None:
+        self.inner = inner
+        for name in ("begin", "skip_frames", "emit", "emit_many", "emit_sheet", "detail", "fact"):
+            setattr(self, name, getattr(inner, name))
+
+    @property
+    def step(self) -> int:
+        return self.inner.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.inner.step = value
+
+    @property
+    def next_seq(self) -> int:
+        return self.inner.next_seq
+
+
+@pytest.mark.parametrize("every", [1, 30, None])
+def test_rows_of_any_sink_are_looked_at(every: int | None) -> None:
+    """Whatever call brings them: all are kept, where the sink itself cannot tell its last rows."""
+    for seed in range(6):
+        memory = MemoryRecorder(num_blocks=6, block_size=2)
+        online = OnlineSanitizer(Plain(memory), num_blocks=6, block_size=2, every=every, trace=lambda m=memory: m)  # type: ignore[misc]
+        rng = random.Random(seed)
+        operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(60)]
+        DeviceRun(6, 2, sink=online).play(operations)  # type: ignore[arg-type]
+        online.close()
+        assert online.checked == len(memory.events)
+        assert online.findings == []
 
 
 def test_lost_events_end_the_checking_and_are_not_called_clean() -> None:
