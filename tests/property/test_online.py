@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from kvscope.engine.block_manager import BlockManager
 from kvscope.errors import Sanitized
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.findings import check
@@ -124,6 +125,18 @@ def test_rows_of_any_sink_are_looked_at(every: int | None) -> None:
         online.close()
         assert online.checked == len(memory.events)
         assert online.findings == []
+
+
+def test_blocks_that_end_together_are_looked_at() -> None:
+    """A call that stands for many rows passes through what keeps them."""
+    memory = MemoryRecorder(num_blocks=64, block_size=2)
+    online = OnlineSanitizer(Plain(memory), num_blocks=64, block_size=2, trace=lambda: memory)
+    manager = BlockManager(64, 2, sink=online)  # type: ignore[arg-type]
+    manager.admit(0, list(range(80)))
+    manager.free(0)
+    online.close()
+    assert int((memory.events["kind"] == Kind.FREE).sum()) == 40
+    assert online.checked == len(memory.events)
 
 
 def test_lost_events_end_the_checking_and_are_not_called_clean() -> None:
