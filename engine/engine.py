@@ -110,7 +110,8 @@ class Engine:
                    num_kv_heads=loaded.config.num_kv_heads, head_dim=loaded.config.head_dim,
                    dtype_bytes=config.dtype.itemsize, max_model_len=loaded.config.max_model_len,
                    bytes_per_token=self.cache.bytes_per_token, window=loaded.config.window or 0)  # fmt: skip
-        self._fact(type="scheduler", watermark=config.scheduler.watermark)
+        self._fact(type="scheduler", watermark=config.scheduler.watermark, max_seqs=config.scheduler.max_seqs,
+                   max_batched_tokens=config.scheduler.max_batched_tokens)  # fmt: skip
 
     def live(self) -> list[Request]:
         """Requests that are queued or running, oldest first."""
