@@ -6,7 +6,7 @@ submit -> Scheduler -> BlockManager (tables, copies, events) -> Runner (device) 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,8 +110,7 @@ class Engine:
                    num_kv_heads=loaded.config.num_kv_heads, head_dim=loaded.config.head_dim,
                    dtype_bytes=config.dtype.itemsize, max_model_len=loaded.config.max_model_len,
                    bytes_per_token=self.cache.bytes_per_token, window=loaded.config.window or 0)  # fmt: skip
-        self._fact(type="scheduler", watermark=config.scheduler.watermark, max_seqs=config.scheduler.max_seqs,
-                   max_batched_tokens=config.scheduler.max_batched_tokens)  # fmt: skip
+        self._fact(type="scheduler", **asdict(config.scheduler))
 
     def live(self) -> list[Request]:
         """Requests that are queued or running, oldest first."""

@@ -22,7 +22,7 @@ def run(folder: Path, device: str, dtype: torch.dtype, **options: Any) -> tuple[
     loaded = load_model(folder, device=device, dtype=dtype)
     limits = SchedulerConfig(max_batched_tokens=options.pop("max_batched_tokens", 512))
     config = EngineConfig(**{"num_blocks": 64, "scheduler": limits, "device": device, "dtype": dtype, **options})
-    sink = MemoryRecorder(pool=PoolFacts(config.num_blocks, config.block_size, 1024))
+    sink = MemoryRecorder(pool=PoolFacts(config.num_blocks, config.block_size))
     engine = Engine(loaded, config, sink=sink)
     for prompt in PROMPTS:
         engine.submit(prompt, SamplingParams(40, temperature=0.7, seed=3, n=3, ignore_eos=True))

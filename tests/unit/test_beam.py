@@ -61,7 +61,7 @@ class Watched:
             max_seqs=options.pop("max_seqs", 64), max_batched_tokens=options.pop("max_batched_tokens", 512)
         )
         config = EngineConfig(**{"num_blocks": 128, "block_size": 4, "scheduler": limits, **options})
-        self.sink = MemoryRecorder(pool=PoolFacts(config.num_blocks, config.block_size, 1024))
+        self.sink = MemoryRecorder(pool=PoolFacts(config.num_blocks, config.block_size))
         self.engine = Engine(loaded, config, sink=self.sink)
 
     def submit(self, prompts: list[list[int]], params: SamplingParams) -> list[int]:

@@ -31,7 +31,7 @@ def build(loaded: LoadedModel, sink: MemoryRecorder | None = None, **options: An
 
 
 def recorder(num_blocks: int = 64, block_size: int = 16) -> MemoryRecorder:
-    return MemoryRecorder(pool=PoolFacts(num_blocks, block_size, 1024))
+    return MemoryRecorder(pool=PoolFacts(num_blocks, block_size))
 
 
 def outputs(

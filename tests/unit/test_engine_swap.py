@@ -43,7 +43,7 @@ def answers(engine: Engine, params: SamplingParams) -> dict[tuple[int, int], lis
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
 def test_swapping_changes_no_token(loaded: LoadedModel, params: SamplingParams, blocks: int, policy: str) -> None:
     expected = answers(build(loaded, 200), params)
-    sink = MemoryRecorder(pool=PoolFacts(blocks, 4, 1024))
+    sink = MemoryRecorder(pool=PoolFacts(blocks, 4))
     engine = build(loaded, blocks, 64, sink, preemption="swap", policy=policy)
     assert answers(engine, params) == expected
     assert engine.scheduler.swap_outs == engine.scheduler.preemptions > 0, "there was room for all of them"
@@ -54,7 +54,7 @@ def test_swapping_changes_no_token(loaded: LoadedModel, params: SamplingParams, 
 
 def test_a_full_host_tier_falls_back_to_recompute(loaded: LoadedModel) -> None:
     expected = answers(build(loaded, 200), SAMPLED)
-    sink = MemoryRecorder(pool=PoolFacts(24, 4, 1024))
+    sink = MemoryRecorder(pool=PoolFacts(24, 4))
     engine = build(loaded, 24, 6, sink, preemption="swap")
     assert answers(engine, SAMPLED) == expected
     assert 0 < engine.scheduler.swap_outs < engine.scheduler.preemptions
@@ -64,7 +64,7 @@ def test_a_full_host_tier_falls_back_to_recompute(loaded: LoadedModel) -> None:
 
 
 def test_a_swapped_request_can_be_aborted(loaded: LoadedModel) -> None:
-    sink = MemoryRecorder(pool=PoolFacts(12, 4, 1024))
+    sink = MemoryRecorder(pool=PoolFacts(12, 4))
     engine = build(loaded, 12, 64, sink, preemption="swap")
     ids = [engine.submit([i] * 9, SamplingParams(20, ignore_eos=True)) for i in (3, 4, 5)]
     while not engine.manager.swapped():
