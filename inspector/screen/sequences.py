@@ -10,7 +10,7 @@ from kvscope.inspector.screen.entries import EntryPass
 from kvscope.inspector.screen.plain import beyond_steps
 from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
-from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.schema import Kind, Reason, digest_words
 
 _KINDS = flags((*TAKES, *BEGINS, *ENDS, Kind.RELEASE, Kind.WRITE, Kind.SCHED, Kind.TRUNCATE, Kind.COW))
 _BEGINS, _RESETS = flags(BEGINS), flags((*BEGINS, *ENDS, Kind.TRUNCATE, Kind.COW))
@@ -42,15 +42,6 @@ class SequenceStates:
         for name, fresh in vars(more).items():
             if name != "windows":
                 setattr(self, name, np.concatenate([getattr(self, name), fresh]))
-
-
-def mixed_words(block: IntArray, gen: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
-    """The words that table entries add to `schema.table_digest`."""
-    x = block.astype(np.uint64) | gen.astype(np.uint64) << np.uint64(32)
-    x ^= (lblock + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
 
 
 class SequencePass:
@@ -136,8 +127,8 @@ class SequencePass:
         sign = ENTRY_SIGN.take(kind).astype(np.int64)
         touching = np.flatnonzero(sign)
         words = np.zeros(len(kind), dtype=np.uint64)
-        entry = [self._picked[name][touching] for name in ("block", "gen", "lblock")]
-        found = mixed_words(*entry)
+        entry = (self._picked[name][touching].astype(np.int64).view(np.uint64) for name in ("block", "gen", "lblock"))
+        found = digest_words(*entry)
         words[touching] = found * sign[touching].astype(np.uint64)  # a minus is 2**64 - 1, and the product wraps
         self.words = words
         entries = runs.running(sign, states.entries)
