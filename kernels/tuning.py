@@ -1,8 +1,9 @@
 """Shapes of the kernels' tiles: chosen offline (configs.json), looked up at a call; nothing is tuned while serving.
 
 There is one per key size (padded head size times element size); for prefill a second where a small one pays when the
-programs are few, and a third where a wider one pays when keys and values lie side by side. Decode has three, which differ in how many programs one multiprocessor holds at a time; a batch takes
-the one that fills whole waves of the chip best:
+programs are few, and a third where a wider one pays when keys and values lie side by side. Decode has three, which
+differ in how many programs one multiprocessor holds at a time; a batch takes the one that fills whole waves of the chip
+best:
 
     few    1 per multiprocessor, deepest pipeline: batches that must be cut to fill the chip
     mid    3
