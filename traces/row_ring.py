@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.compiled import compile_recorder
 from kvscope.traces.origins import Level, Origins
 from kvscope.traces.row_layout import (
     ALLOC_ROW,
@@ -224,3 +225,6 @@ class RowRing(Origins):
     @abstractmethod
     def _make_room(self, rows: int) -> bool:
         """Called when `_next` has reached `_limit`: raise the limit, or count `rows` as dropped and return False."""
+
+
+compile_recorder(RowRing)

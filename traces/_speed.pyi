@@ -1,0 +1,7 @@
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+def methods(
+    recorder: type, kinds: tuple[int, int, int], clock: Callable[[], int], getframe: Callable[[int], FrameType], /
+) -> dict[str, Any]: ...

@@ -1,0 +1,70 @@
+"""The part of KVScope that is written in C, if it was built: which methods it stands in for, and the way back.
+
+An event costs less than a microsecond, and half of that is what CPython takes to call `struct.pack_into`, to read a
+clock, or to find a frame. So the methods that are called for each of them exist twice: in Python, which says what they
+do and is what runs where no C compiler was there at installation; and in C (`speed.c`), which does the common case of
+the same on the same attributes, and calls the Python for everything else. `tests/property/test_compiled.py` plays the
+same histories through both and compares every byte.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from kvscope.traces.schema import Kind
+
+_speed: ModuleType | None
+try:
+    from kvscope.traces import _speed
+except ImportError:  # there was no compiler
+    _speed = None
+
+_KINDS = (int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE))
+_ways: list[tuple[type, str, Any, Any]] = []  # class, method, in Python, in C
+
+
+def built() -> bool:
+    """Whether the C part is there."""
+    return _speed is not None
+
+
+def used() -> bool:
+    """Whether it is what runs."""
+    return any(owner.__dict__.get(name) is compiled for owner, name, _, compiled in _ways)
+
+
+def use(on: bool) -> bool:
+    """Run the C part where it was built, or the Python code; for all recorders, at once. Returns what ran before."""
+    before = used()
+    for owner, name, python, compiled in _ways:
+        setattr(owner, name, compiled if on else python)
+    return before
+
+
+@contextmanager
+def using(on: bool) -> Iterator[None]:
+    """`use` for the body of a with statement."""
+    before = use(on)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+def compile_recorder(recorder: type) -> None:
+    """Let the C part stand in for the methods of a class of recorders that it knows."""
+    if _speed is not None:
+        _stand_in(recorder, _speed.methods(recorder, _KINDS, time.monotonic_ns, sys._getframe))
+
+
+def _stand_in(owner: type, compiled: dict[str, Any]) -> None:
+    for name, method in compiled.items():
+        python = getattr(owner, name)
+        setattr(owner, name + "_python", python)  # what the C code calls where it does not know better
+        _ways.append((owner, name, python, method))
+        setattr(owner, name, method)

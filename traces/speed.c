@@ -1,0 +1,398 @@
+/* The hot methods of a recorder in C: `compiled.py` says what this is for and how it is held to the Python code.
+
+Each function here is the common case of the Python method of the same name, on the same attributes, and leaves the
+same bytes. Whatever is not common (no room in the ring, a value that its column cannot hold, an argument that is no
+int) it leaves to that method, untouched: it is still there under its name with `_python` behind it.
+
+Nothing here lets another thread in between the look at `_next` and the commit mark of the row; on a free-threaded
+interpreter the recorder's own lock lies around these calls (`row_ring.guard`). */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <structmember.h>
+#include <time.h>
+
+#if PY_BIG_ENDIAN || !defined(__GNUC__)
+#error "rows are little endian, and marks are stored with the atomics of GCC and clang"
+#endif
+
+/* -- a row, as row_layout.py has it --------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t t_ns;
+    int32_t step;
+    uint8_t place[4]; /* site, actor, tier */
+    int64_t aux;
+    int32_t block, gen, seq_id, lblock;
+    int16_t ref_before, ref_after, fill;
+    uint8_t kind, reason;
+    int64_t mark; /* seq + 1, stored last: the row exists from then on */
+} Row;
+
+_Static_assert(sizeof(Row) == 56, "a row has 56 bytes");
+
+static inline void
+commit(Row *row, int64_t seq)
+{
+    __atomic_store_n(&row->mark, seq + 1, __ATOMIC_RELEASE);
+}
+
+/* -- the attributes of a recorder ------------------------------------------------------------------------------ */
+
+enum { NEXT, LIMIT, MASK, T, STEP, PLACE, BUFFER, CLOCK, CLOCK_START, SHALLOW, LOCAL, ATTRIBUTES };
+
+static const char *const attribute_names[ATTRIBUTES] = {
+    "_next", "_limit", "_mask", "_t", "step", "_place", "_buffer", "_clock", "_clock_start", "_shallow", "_local",
+};
+static PyMemberDef *attributes[ATTRIBUTES]; /* set once, by `methods` */
+
+static inline PyObject *
+get(PyObject *self, int which)
+{
+    return PyMember_GetOne((const char *)self, attributes[which]);
+}
+
+/* An int within lo..hi; 0 where it is something else. No exception is left behind. */
+static inline int
+int_of(PyObject *value, long long lo, long long hi, long long *out)
+{
+    int overflow;
+    if (value == NULL || !PyLong_Check(value)) {
+        return 0;
+    }
+    *out = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && lo <= *out && *out <= hi;
+}
+
+static inline int
+get_int(PyObject *self, int which, long long lo, long long hi, long long *out)
+{
+    PyObject *value = get(self, which);
+    int ok = int_of(value, lo, hi, out);
+    if (value == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(value);
+    return ok;
+}
+
+static inline int
+set_int(PyObject *self, int which, long long number)
+{
+    PyObject *value = PyLong_FromLongLong(number);
+    int failed = value == NULL || PyMember_SetOne((char *)self, attributes[which], value) < 0;
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+/* Room for `count` rows side by side, claimed, and what all of them have in common. */
+typedef struct {
+    long long seq;
+    Row *rows;
+    Row common;
+} Claim;
+
+/* 1: claimed. 0: it has to be done the long way, and nothing was changed. -1: an exception is set. */
+static int
+claim(PyObject *self, long long count, Claim *made)
+{
+    long long limit, mask, t, step;
+    Py_buffer view;
+    PyObject *place, *buffer;
+    int done = 0;
+    if (!get_int(self, T, INT64_MIN, INT64_MAX, &t) || !get_int(self, STEP, INT32_MIN, INT32_MAX, &step) ||
+        !get_int(self, LIMIT, 0, INT64_MAX, &limit) || !get_int(self, MASK, 0, INT64_MAX, &mask) ||
+        !get_int(self, NEXT, 0, INT64_MAX - count, &made->seq)) {
+        return 0;
+    }
+    long long slot = made->seq & mask;
+    if (made->seq + count > limit || slot + count > mask + 1) {
+        return 0;
+    }
+    place = get(self, PLACE);
+    buffer = get(self, BUFFER);
+    if (place != NULL && PyBytes_CheckExact(place) && PyBytes_GET_SIZE(place) == 4 && buffer != NULL &&
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) == 0) {
+        if (view.len / (Py_ssize_t)sizeof(Row) > mask) {
+            memset(&made->common, 0, sizeof(Row));
+            made->common.t_ns = t;
+            made->common.step = (int32_t)step;
+            memcpy(made->common.place, PyBytes_AS_STRING(place), 4);
+            made->rows = (Row *)view.buf + slot;
+            done = set_int(self, NEXT, made->seq + count) < 0 ? -1 : 1;
+        }
+        PyBuffer_Release(&view); /* `self` holds the buffer */
+    }
+    if (done == 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(place);
+    Py_XDECREF(buffer);
+    return done;
+}
+
+/* The method in Python. */
+static PyObject *
+in_python(const char *name, PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *method = PyObject_GetAttrString(self, name);
+    if (method == NULL) {
+        return NULL;
+    }
+    PyObject *result = PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    Py_DECREF(method);
+    return result;
+}
+
+/* -- single rows ------------------------------------------------------------------------------------------------ */
+
+enum { A_KIND, A_REASON, A_BLOCK, A_GEN, A_BEFORE, A_AFTER, A_FILL, A_SEQ_ID, A_LBLOCK, A_AUX, ARGUMENTS };
+
+static const struct {
+    const char *name;
+    long long lo, hi, otherwise;
+} columns[ARGUMENTS] = {
+    {"kind", 0, UINT8_MAX, 0},
+    {"reason", 0, UINT8_MAX, 0},
+    {"block", INT32_MIN, INT32_MAX, -1},
+    {"gen", INT32_MIN, INT32_MAX, -1},
+    {"ref_before", INT16_MIN, INT16_MAX, -1},
+    {"ref_after", INT16_MIN, INT16_MAX, -1},
+    {"fill", INT16_MIN, INT16_MAX, -1},
+    {"seq_id", INT32_MIN, INT32_MAX, -1},
+    {"lblock", INT32_MIN, INT32_MAX, -1},
+    {"aux", INT64_MIN, INT64_MAX, 0},
+};
+
+static inline int
+column_of(PyObject *value, int which, long long *out)
+{
+    return int_of(value, columns[which].lo, columns[which].hi, out);
+}
+
+static PyObject *
+emit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long v[ARGUMENTS];
+    Claim made;
+    int fits = 1 <= nargs && nargs <= ARGUMENTS;
+    for (int i = 0; fits && i < ARGUMENTS; i++) {
+        if (i < nargs) {
+            fits = column_of(args[i], i, &v[i]);
+        }
+        else {
+            v[i] = columns[i].otherwise;
+        }
+    }
+    for (Py_ssize_t k = 0; fits && kwnames != NULL && k < PyTuple_GET_SIZE(kwnames); k++) {
+        int i = (int)nargs; /* a name given twice is the method's to refuse */
+        while (i < ARGUMENTS && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, k), columns[i].name) != 0) {
+            i++;
+        }
+        fits = i < ARGUMENTS && column_of(args[nargs + k], i, &v[i]);
+    }
+    int claimed = fits ? claim(self, 1, &made) : 0;
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_python", self, args, nargs, kwnames);
+    }
+    Row *row = made.rows;
+    *row = made.common;
+    row->aux = v[A_AUX];
+    row->block = (int32_t)v[A_BLOCK], row->gen = (int32_t)v[A_GEN];
+    row->seq_id = (int32_t)v[A_SEQ_ID], row->lblock = (int32_t)v[A_LBLOCK];
+    row->ref_before = (int16_t)v[A_BEFORE], row->ref_after = (int16_t)v[A_AFTER], row->fill = (int16_t)v[A_FILL];
+    row->kind = (uint8_t)v[A_KIND], row->reason = (uint8_t)v[A_REASON];
+    commit(row, made.seq);
+    return PyLong_FromLongLong(made.seq);
+}
+
+enum { KIND_ALLOC, KIND_RELEASE, KIND_FREE, KINDS };
+static uint8_t kinds[KINDS]; /* set once, by `methods` */
+
+static PyObject *
+emit_alloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long reason, block, gen, seq_id, lblock;
+    Claim made;
+    int claimed = 0;
+    if (kwnames == NULL && nargs == 5 && column_of(args[0], A_REASON, &reason) && column_of(args[1], A_BLOCK, &block) &&
+        column_of(args[2], A_GEN, &gen) && column_of(args[3], A_SEQ_ID, &seq_id) &&
+        column_of(args[4], A_LBLOCK, &lblock)) {
+        claimed = claim(self, 1, &made);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_alloc_python", self, args, nargs, kwnames);
+    }
+    Row *row = made.rows;
+    *row = made.common;
+    row->block = (int32_t)block, row->gen = (int32_t)gen, row->seq_id = (int32_t)seq_id, row->lblock = (int32_t)lblock;
+    row->ref_after = 1;
+    row->kind = kinds[KIND_ALLOC], row->reason = (uint8_t)reason;
+    commit(row, made.seq);
+    return PyLong_FromLongLong(made.seq);
+}
+
+static PyObject *
+emit_end(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long reason, block, gen, fill, seq_id, lblock;
+    Claim made;
+    int claimed = 0;
+    if (kwnames == NULL && nargs == 6 && column_of(args[0], A_REASON, &reason) && column_of(args[1], A_BLOCK, &block) &&
+        column_of(args[2], A_GEN, &gen) && column_of(args[3], A_FILL, &fill) &&
+        column_of(args[4], A_SEQ_ID, &seq_id) && column_of(args[5], A_LBLOCK, &lblock)) {
+        claimed = claim(self, 2, &made);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_end_python", self, args, nargs, kwnames);
+    }
+    made.common.block = (int32_t)block, made.common.gen = (int32_t)gen, made.common.reason = (uint8_t)reason;
+    Row *released = made.rows, *freed = released + 1;
+    *released = *freed = made.common;
+    released->seq_id = (int32_t)seq_id, released->lblock = (int32_t)lblock;
+    released->ref_before = 1, released->fill = (int16_t)fill, released->kind = kinds[KIND_RELEASE];
+    commit(released, made.seq);
+    freed->seq_id = freed->lblock = -1, freed->kind = kinds[KIND_FREE];
+    commit(freed, made.seq + 1);
+    return PyLong_FromLongLong(made.seq);
+}
+
+/* -- the beginning of an operation ------------------------------------------------------------------------------ */
+
+static PyObject *monotonic_ns, *getframe, *name_last; /* set once, by `methods` */
+
+/* The place of the call in `frame`, a new reference; NULL where it is not known yet. No exception is left behind. */
+static PyObject *
+known_place(PyObject *self, PyFrameObject *frame)
+{
+    PyObject *local = get(self, LOCAL), *last = NULL, *place = NULL, *at = NULL;
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    if (local != NULL) {
+        last = PyObject_GetAttr(local, name_last);
+    }
+    if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 2 &&
+        PyTuple_GET_ITEM(last, 0) == (PyObject *)code && PyDict_CheckExact(PyTuple_GET_ITEM(last, 1))) {
+        at = PyLong_FromLong(PyFrame_GetLasti(frame));
+        place = at == NULL ? NULL : PyDict_GetItemWithError(PyTuple_GET_ITEM(last, 1), at);
+        Py_XINCREF(place);
+    }
+    if (place == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(at);
+    Py_XDECREF(last);
+    Py_XDECREF(local);
+    Py_DECREF(code);
+    return place;
+}
+
+static PyObject *
+begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long above = 1, start;
+    PyObject *clock = get(self, CLOCK), *shallow = get(self, SHALLOW), *place = NULL;
+    int common = clock == monotonic_ns && shallow == Py_True && kwnames == NULL && nargs <= 1 &&
+                 (nargs == 0 || int_of(args[0], 1, INT32_MAX, &above)) &&
+                 get_int(self, CLOCK_START, INT64_MIN, INT64_MAX, &start);
+    PyErr_Clear();
+    Py_XDECREF(clock);
+    Py_XDECREF(shallow);
+    if (common) {
+        /* This function has no frame of its own. */
+        PyObject *frame = above == 1 ? Py_XNewRef((PyObject *)PyEval_GetFrame())
+                                     : PyObject_CallFunction(getframe, "L", above - 1);
+        if (frame != NULL) {
+            place = known_place(self, (PyFrameObject *)frame);
+            Py_DECREF(frame);
+        }
+        PyErr_Clear();
+    }
+    if (place == NULL) {
+        return in_python("begin_python", self, args, nargs, kwnames);
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int failed = set_int(self, T, (long long)now.tv_sec * 1000000000 + now.tv_nsec - start) < 0 ||
+                 PyMember_SetOne((char *)self, attributes[PLACE], place) < 0;
+    Py_DECREF(place);
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- the module ------------------------------------------------------------------------------------------------- */
+
+#define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, NULL}
+
+static PyMethodDef recorder_methods[] = {
+    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(begin), {NULL, NULL, 0, NULL},
+};
+
+static int
+look_at(PyTypeObject *type)
+{
+    for (int i = 0; i < ATTRIBUTES; i++) {
+        PyObject *slot = PyObject_GetAttrString((PyObject *)type, attribute_names[i]);
+        if (slot == NULL) {
+            return -1;
+        }
+        int good = Py_IS_TYPE(slot, &PyMemberDescr_Type);
+        attributes[i] = good ? ((PyMemberDescrObject *)slot)->d_member : NULL;
+        Py_DECREF(slot);
+        if (!good) {
+            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, attribute_names[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+methods(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyTypeObject *type;
+    if (!PyArg_ParseTuple(args, "O!(bbb)OO", &PyType_Type, &type, &kinds[0], &kinds[1], &kinds[2], &monotonic_ns,
+                          &getframe)) {
+        return NULL;
+    }
+    Py_INCREF(monotonic_ns);
+    Py_INCREF(getframe);
+    name_last = PyUnicode_InternFromString("last");
+    if (name_last == NULL || look_at(type) < 0) {
+        return NULL;
+    }
+    PyObject *made = PyDict_New();
+    for (PyMethodDef *def = recorder_methods; made != NULL && def->ml_name != NULL; def++) {
+        PyObject *method = PyDescr_NewMethod(type, def);
+        if (method == NULL || PyDict_SetItemString(made, def->ml_name, method) < 0) {
+            Py_CLEAR(made);
+        }
+        Py_XDECREF(method);
+    }
+    return made;
+}
+
+static PyMethodDef module_functions[] = {
+    {"methods", methods, METH_VARARGS,
+     "methods(recorder type, (ALLOC, RELEASE, FREE), time.monotonic_ns, sys._getframe) -> {name: method}"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "kvscope.traces._speed", .m_methods = module_functions, .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__speed(void)
+{
+    return PyModuleDef_Init(&module);
+}
