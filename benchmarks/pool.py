@@ -4,7 +4,8 @@ ns of processor time of the calling thread per block, ledger included, with reco
 ring of the recorder has room, nothing is sealed meanwhile; *sustained* is the time that passes, with sealing beside.
 The baseline is vLLM's `BlockPool` in the same process (no ledger, no caching, no events), its runs interleaved with
 ours; where vLLM is not installed, figures recorded once, scaled by a Python list measured now, and marked so. A ratio
-is how many times as fast as the baseline; rows of growth and of bytes have an upper bound as their gate.
+is how many times as fast as the baseline; rows of growth and of bytes have an upper bound as their gate. Where the part
+in C was built it runs, and what the same takes without it stands beside it ("in Python").
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kvscope.benchmarks.pool_peers import (
 )  # fmt: skip
 from kvscope.benchmarks.pool_step import step_rows
 from kvscope.engine.pool import BlockPool
-from kvscope.traces import Kind, PoolFacts, Reason, Recorder
+from kvscope.traces import Kind, PoolFacts, Reason, Recorder, compiled
 from kvscope.traces.segment import MAX_BATCH_ROWS
 
 ROUNDS = 9
@@ -110,6 +111,12 @@ def burst(body: Callable[[], int], sink: Recorder | None, seconds: float = 0.004
     return spent / blocks
 
 
+def in_python(body: Callable[[], int], sink: Recorder | None) -> float:
+    """`burst` without the part in C."""
+    with compiled.using(False):
+        return burst(body, sink)
+
+
 def sustained(body: Callable[[], int], seconds: float) -> float:
     """ns that pass per block while the recorder seals in its own thread."""
     blocks, start = 0, time.perf_counter_ns()
@@ -153,12 +160,17 @@ def speed_rows(num_blocks: int, rounds: int) -> list[dict[str, Any]]:
             base = lists[name if name in lists else BULK_ROW]
             bodies = [(off[name], None), (on[name], ring), (base, None), *([(peers[name], None)] if peers else [])]
             runs = [lambda b=body, s=sink: burst(b, s) for body, sink in bodies]
+            if compiled.used():
+                runs.append(lambda n=name: in_python(on[n], ring))
             figures = best_of(runs, 3 * rounds)
             scale = RECORDED_VLLM[name] / RECORDED_LIST[name if name in RECORDED_LIST else BULK_ROW]
             peer = figures[3] if peers else figures[2] * scale
             for label, value, gate in zip((f"{name}, off", f"{name}, recording"), figures, gates, strict=False):
                 ok = None if gate is None else peer / value >= gate
                 rows.append(entry(f"{label} / {mark}", value, "ns/block", peer, peer / value, gate, ok))
+            if compiled.used():
+                value = figures[-1]
+                rows.append(entry(f"{name}, recording, in Python / {mark}", value, "ns/block", peer, peer / value))
             rows.append(entry(f"{name}, Python list", figures[2], "ns/block"))
         for name in (BULK_ROW, SHARE_ROW, ONE_ROW):
             value = best_of([lambda n=name: sustained(sealed[n], 0.25)], 2)[0]
@@ -239,6 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         print(json.dumps({"rows": rows}))
     else:
+        print(f"what runs for each event and each step is in {compiled.way()}")
         for row in rows:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:8.2f} x of {row['baseline']:.1f}"
             print(f"{row['name']:72} {row['value']:10.1f} {row['unit']:12}{ratio:24}{verdict(row)}")

@@ -22,6 +22,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="no sampling where the usual run samples (minutes more)")
+    parser.addoption("--python", action="store_true", help="without the part of KVScope that is written in C")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--python"):
+        from kvscope.traces import compiled
+
+        compiled.use(False)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -18,10 +18,13 @@ from typing import Any
 
 from kvscope.traces.schema import Kind
 
+EDITION = 1  # of `speed.c`: counted up there and here with each change of what they tell each other
 _speed: ModuleType | None
 try:
     from kvscope.traces import _speed
 except ImportError:  # there was no compiler
+    _speed = None
+if _speed is not None and _speed.EDITION != EDITION:  # left over from an earlier installation
     _speed = None
 
 _KINDS = (int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE))
@@ -36,6 +39,11 @@ def built() -> bool:
 def used() -> bool:
     """Whether it is what runs."""
     return any(owner.__dict__.get(name) is compiled for owner, name, _, compiled in _ways)
+
+
+def way() -> str:
+    """The language of what runs, for people."""
+    return "C" if used() else "Python"
 
 
 def use(on: bool) -> bool:

@@ -17,6 +17,8 @@ interpreter the recorder's own lock lies around these calls (`row_ring.guard`). 
 #error "rows are little endian, and marks are stored with the atomics of GCC and clang"
 #endif
 
+#define EDITION 1 /* as in compiled.py */
+
 /* -- a row, as row_layout.py has it --------------------------------------------------------------------------- */
 
 typedef struct {
@@ -380,7 +382,14 @@ static PyMethodDef module_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+begin_module(PyObject *module)
+{
+    return PyModule_AddIntMacro(module, EDITION);
+}
+
 static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, begin_module},
 #ifdef Py_GIL_DISABLED
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif

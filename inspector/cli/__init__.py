@@ -60,8 +60,9 @@ def build() -> typer.Typer:
     def version(wanted: bool) -> None:
         if wanted:
             from kvscope import __version__
+            from kvscope.traces import compiled
 
-            typer.echo(f"kvscope {__version__}")
+            typer.echo(f"kvscope {__version__}, recording in {compiled.way()}")
             raise typer.Exit
 
     @app.callback()

@@ -11,7 +11,7 @@ import pytest
 
 from kvscope.inspector import cli
 from kvscope.inspector.cli.inspect import number, percent, size, span
-from kvscope.traces import Kind, PoolFacts, Reason, Recorder, pack_range
+from kvscope.traces import Kind, PoolFacts, Reason, Recorder, compiled, pack_range
 from kvscope.traces.manifest import manifest_crc
 
 Result = tuple[int, str, str]
@@ -135,7 +135,10 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kvscope(capsys, "--version")[:2] == (0, "kvscope 0.1.0\n")
+    for on in (False, compiled.built()):
+        with compiled.using(on):
+            expected = f"kvscope 0.1.0, recording in {'C' if on else 'Python'}\n"
+            assert kvscope(capsys, "--version")[:2] == (0, expected)
 
 
 def test_interrupted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
