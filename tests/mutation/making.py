@@ -84,8 +84,11 @@ def program(code: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-            for argument in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs, node.args.vararg,
-                             node.args.kwarg):  # fmt: skip
+            taken = node.args  # `*` or `/` between arguments: the callers name the same ones
+            taken.args = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+            taken.defaults += [default for default in taken.kw_defaults if default is not None]
+            taken.posonlyargs, taken.kwonlyargs, taken.kw_defaults = [], [], []
+            for argument in (*taken.args, taken.vararg, taken.kwarg):
                 if argument is not None:
                     argument.annotation = None
         elif isinstance(node, ast.AnnAssign):

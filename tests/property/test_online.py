@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 import random
 from pathlib import Path
@@ -148,3 +150,43 @@ def test_lost_events_end_the_checking_and_are_not_called_clean() -> None:
     online.emit(Kind.WRITE, 0, 0, 1)
     online.close()
     assert online.checked == 0
+
+
+class Foreign(SpelledOut):
+    """A sink of somebody else's: it cannot be asked for its last rows."""
+
+    step = 0
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.memory = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
+        for name in ("begin", "skip_frames", "emit", "emit_many", "emit_sheet", "detail", "fact"):
+            setattr(self, name, getattr(self.memory, name))
+
+    @property
+    def next_seq(self) -> int:
+        return self.memory.next_seq
+
+
+def test_a_foreign_sink_is_watched_as_ours_is() -> None:
+    for fault in (None, "double-free"):
+        for size in (1, 3):  # whole tables given and taken as arrays, and freed as such
+            sink = Foreign(40, size)
+            online = OnlineSanitizer(sink, num_blocks=40, block_size=size, every=1, trace=lambda s=sink: s.memory)
+            manager = (BlockManager if fault is None else FAULTS[fault].manager())(40, size, sink=online)
+            manager.admit(0, [*range(15 * size)])
+            manager.fork(0, 1)
+            for seq_id in (0, 1):
+                with contextlib.suppress(*(() if fault is None else (Exception,))):
+                    manager.free(seq_id)
+            online.close()
+            assert online.checked == len(sink.memory.events)
+            unclosed = check(_Unclosed(sink.memory)).findings  # type: ignore[arg-type]
+            assert [f.code for f in online.findings] == [f.code for f in unclosed]
+            assert bool(unclosed) == (fault is not None)
+
+
+def test_no_call_of_a_sink_is_left_to_chance() -> None:
+    online = OnlineSanitizer(Foreign(4, 2), num_blocks=4, block_size=2)
+    for name in dir(EventSink):
+        if not name.startswith("_"):
+            inspect.getattr_static(online, name)  # what `__getattr__` finds goes past the sanitizer

@@ -48,8 +48,10 @@ def mutation(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 
 def test_mutants_of_annotations_and_words_are_none(mutation: Callable[[str], ModuleType]) -> None:
-    code = 'def f(a: int | None) -> int | None:\n    """Words."""\n    b: int | str = a\n    return b\n'
-    same = 'def f(a: int & None) -> int + None:\n    """Other words."""\n    b: int - str = a\n    return b\n'
+    code = 'def f(a: int | None, *, c: int) -> int | None:\n    """Words."""\n    b: int | str = a\n    return b\n'
+    same = (
+        'def f(a: int & None, /, c: int) -> int + None:\n    """Other words."""\n    b: int - str = a\n    return b\n'
+    )
     program = mutation("making").program
     assert program(code) == program(same)
     assert program(code) != program(code.replace("= a", "= -a"))
