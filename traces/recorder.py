@@ -142,6 +142,7 @@ class Recorder(SheetWriter):
         self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
         self._attach(self._hot.map, HEADER_BYTES, hot_rows)
         self._marks = self._rows["mark"]
+        self._records = self._hot.details.data
         self._inline = sealing == "inline" or self._guarded
         self._set_limit()
         self._publish()

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.compiled import compile_recorder
 from kvscope.traces.origins import Level, Origins
 from kvscope.traces.row_layout import (
     ALLOC_ROW,
@@ -77,7 +76,7 @@ class RowRing(Origins):
 
     __slots__ = (
         "_buffer", "_bulk", "_guarded", "_limit", "_lives", "_made", "_mark", "_mask", "_next", "_origins", "_raw",
-        "_rows", "_sealing", "_spare", "_times", "clipped",
+        "_records", "_rows", "_sealing", "_spare", "_times", "clipped",
     )  # fmt: skip
 
     def __init__(self, record: Level = "trace", clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -95,6 +94,7 @@ class RowRing(Origins):
         self._times: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._origins: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._lives: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._records: Any = None  # where details lie beside the rows, slot by slot (`hot`), if they do
         self._made = 0, marks_from(0, MARKS_AHEAD)  # marks of the rows from a seq on
         self._spare: list[tuple[memoryview, npt.NDArray[np.void]]] = []  # rows that nobody is filling: bytes, array
         self._guarded = not gil_enabled()
@@ -225,6 +225,3 @@ class RowRing(Origins):
     @abstractmethod
     def _make_room(self, rows: int) -> bool:
         """Called when `_next` has reached `_limit`: raise the limit, or count `rows` as dropped and return False."""
-
-
-compile_recorder(RowRing)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.compiled import compile_recorder
 from kvscope.traces.row_layout import ORIGIN, ROW_BYTES, ROW_DTYPE, WORD, marks_from
 from kvscope.traces.rows import RowWriter
 
@@ -112,3 +113,6 @@ class SheetWriter(RowWriter):
                 marks[part] = marks_from(seq, rows)
             done += rows
         return first
+
+
+compile_recorder(SheetWriter)

@@ -17,7 +17,7 @@ interpreter the recorder's own lock lies around these calls (`row_ring.guard`). 
 #error "rows are little endian, and marks are stored with the atomics of GCC and clang"
 #endif
 
-#define EDITION 1 /* as in compiled.py */
+#define EDITION 2 /* as in compiled.py */
 
 /* -- a row, as row_layout.py has it --------------------------------------------------------------------------- */
 
@@ -42,12 +42,13 @@ commit(Row *row, int64_t seq)
 
 /* -- the attributes of a recorder ------------------------------------------------------------------------------ */
 
-enum { NEXT, LIMIT, MASK, T, STEP, PLACE, BUFFER, CLOCK, CLOCK_START, SHALLOW, LOCAL, ATTRIBUTES };
+enum { NEXT, LIMIT, MASK, T, STEP, PLACE, BUFFER, CLOCK, CLOCK_START, SHALLOW, LOCAL, RECORDS, ATTRIBUTES };
 
 static const char *const attribute_names[ATTRIBUTES] = {
-    "_next", "_limit", "_mask", "_t", "step", "_place", "_buffer", "_clock", "_clock_start", "_shallow", "_local",
+    "_next", "_limit", "_mask", "_t", "step", "_place", "_buffer", "_clock", "_clock_start", "_shallow", "_local", "_records",
 };
-static PyMemberDef *attributes[ATTRIBUTES]; /* set once, by `methods` */
+static PyMemberDef *attributes[ATTRIBUTES]; /* set once, by `methods`, as are these */
+static PyObject *name_last, *name_raw, *monotonic_ns, *getframe;
 
 static inline PyObject *
 get(PyObject *self, int which)
@@ -90,7 +91,7 @@ set_int(PyObject *self, int which, long long number)
 
 /* Room for `count` rows side by side, claimed, and what all of them have in common. */
 typedef struct {
-    long long seq;
+    long long seq, slot;
     Row *rows;
     Row common;
 } Claim;
@@ -108,7 +109,7 @@ claim(PyObject *self, long long count, Claim *made)
         !get_int(self, NEXT, 0, INT64_MAX - count, &made->seq)) {
         return 0;
     }
-    long long slot = made->seq & mask;
+    long long slot = made->slot = made->seq & mask;
     if (made->seq + count > limit || slot + count > mask + 1) {
         return 0;
     }
@@ -260,9 +261,88 @@ emit_end(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
     return PyLong_FromLongLong(made.seq);
 }
 
-/* -- the beginning of an operation ------------------------------------------------------------------------------ */
+/* -- sheets of rows ---------------------------------------------------------------------------------------------- */
 
-static PyObject *monotonic_ns, *getframe, *name_last; /* set once, by `methods` */
+/* A detail record, as hot.py has it: the values end where the mark begins. */
+typedef struct {
+    int64_t values[8];
+    int64_t mark; /* (seq + 1) * 16 + number of values */
+} Record;
+
+/* Buffers of a sheet, its details and the records that they go to; `details` and `records` may be absent. */
+typedef struct {
+    Py_buffer sheet, details, records;
+} SheetBuffers;
+
+static void
+let_go(SheetBuffers *of)
+{
+    PyBuffer_Release(&of->sheet); /* does nothing to one that was not got */
+    PyBuffer_Release(&of->details);
+    PyBuffer_Release(&of->records);
+}
+
+/* 1: got. 0: it has to be done the long way. No exception is left behind. */
+static int
+look_at_sheet(PyObject *self, PyObject *sheet, PyObject *details, SheetBuffers *of)
+{
+    memset(of, 0, sizeof(*of));
+    PyObject *raw = PyObject_GetAttr(sheet, name_raw), *records = NULL;
+    int good = raw != NULL && PyObject_GetBuffer(raw, &of->sheet, PyBUF_SIMPLE) == 0 &&
+               of->sheet.len % (Py_ssize_t)sizeof(Row) == 0;
+    if (good && details != Py_None) {
+        records = get(self, RECORDS);
+        good = records != NULL && records != Py_None && PyObject_GetBuffer(records, &of->records, PyBUF_WRITABLE) == 0 &&
+               PyObject_GetBuffer(details, &of->details, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0 &&
+               of->details.ndim == 2 && of->details.itemsize == 8 && strcmp(of->details.format, "l") == 0 &&
+               1 <= of->details.shape[1] && of->details.shape[1] <= 8 &&
+               of->details.shape[0] <= of->sheet.len / (Py_ssize_t)sizeof(Row);
+    }
+    Py_XDECREF(raw);
+    Py_XDECREF(records);
+    if (!good) {
+        PyErr_Clear();
+        let_go(of);
+    }
+    return good;
+}
+
+static PyObject *
+emit_sheet(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    SheetBuffers of;
+    Claim made;
+    int claimed = 0;
+    int good = kwnames == NULL && 1 <= nargs && nargs <= 2 &&
+               look_at_sheet(self, args[0], nargs == 2 ? args[1] : Py_None, &of);
+    Py_ssize_t count = good ? of.sheet.len / (Py_ssize_t)sizeof(Row) : 0;
+    if (good && (claimed = claim(self, count, &made)) <= 0) {
+        let_go(&of);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_sheet_python", self, args, nargs, kwnames);
+    }
+    if (of.details.obj != NULL) {
+        Py_ssize_t rows = of.details.shape[0], values = of.details.shape[1], first = count - rows;
+        Record *record = (Record *)of.records.buf + made.slot + first;
+        const int64_t *value = of.details.buf;
+        for (Py_ssize_t i = 0; i < rows; i++, record++, value += values) {
+            memcpy(record->values + 8 - values, value, (size_t)values * 8);
+            record->mark = (made.seq + first + i + 1) * 16 + values;
+        }
+    }
+    const Row *from = of.sheet.buf;
+    Row *row = made.rows;
+    for (Py_ssize_t i = 0; i < count; i++, row++, from++) {
+        memcpy(row, from, offsetof(Row, mark));
+        memcpy(row, &made.common, offsetof(Row, aux)); /* moment, step and place */
+        commit(row, made.seq + i);
+    }
+    let_go(&of);
+    return PyLong_FromLongLong(made.seq);
+}
+
+/* -- the beginning of an operation ------------------------------------------------------------------------------ */
 
 /* The place of the call in `frame`, a new reference; NULL where it is not known yet. No exception is left behind. */
 static PyObject *
@@ -329,7 +409,7 @@ begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, NULL}
 
 static PyMethodDef recorder_methods[] = {
-    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(begin), {NULL, NULL, 0, NULL},
+    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_sheet), METHOD(begin), {NULL, NULL, 0, NULL},
 };
 
 static int
@@ -362,7 +442,8 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     Py_INCREF(monotonic_ns);
     Py_INCREF(getframe);
     name_last = PyUnicode_InternFromString("last");
-    if (name_last == NULL || look_at(type) < 0) {
+    name_raw = PyUnicode_InternFromString("raw");
+    if (name_last == NULL || name_raw == NULL || look_at(type) < 0) {
         return NULL;
     }
     PyObject *made = PyDict_New();

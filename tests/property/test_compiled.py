@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvscope.traces import Kind, MemoryRecorder, PoolFacts, Reason, Recorder, TraceReader, compiled
-from kvscope.traces.row_ring import RowRing
+from kvscope.traces.sheet import Sheet, SheetWriter
 
 FACTS = PoolFacts(64, 16)
 
@@ -30,6 +30,24 @@ numbers = st.one_of(
     st.sampled_from([Kind.ALLOC, Reason.PREFILL, np.int64(7), np.int16(-3), 2.5, None, "x"]),
 )  # fmt: skip
 small = st.integers(0, 100)
+
+
+def sheet_of(count: int) -> Sheet:
+    """`count` different rows."""
+    sheet = Sheet.of(Kind.WRITE, Reason.DECODE, count)
+    for i, name in enumerate(("block", "gen", "seq_id", "lblock", "fill", "aux")):
+        sheet.rows[name] = np.arange(count) + 10 * i
+    return sheet
+
+
+def details_of(rows: int, values: int) -> np.ndarray:
+    """Of so many rows so many values each."""
+    return np.arange(rows * values, dtype=np.int64).reshape(rows, values) - 5
+
+
+odd = [details_of(4, 3)[::2], details_of(2, 6)[:, ::2]]
+sheets = st.builds(sheet_of, st.integers(5, 13))
+details = st.one_of(st.none(), st.builds(details_of, st.integers(0, 5), st.integers(1, 8)), st.sampled_from(odd))
 by_name = st.sampled_from(["reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux"])
 calls = st.one_of(
     st.tuples(st.just("emit"), st.lists(small, min_size=1, max_size=10), st.just({})),
@@ -42,6 +60,9 @@ calls = st.one_of(
     st.tuples(st.just("emit_end"), st.tuples(*[numbers] * 6), st.just({})),
     st.tuples(st.just("emit_end"), st.lists(small, max_size=7), st.just({})),
     st.tuples(st.just("emit_many"), st.tuples(small), st.just({"block": np.arange(11)})),
+    st.tuples(st.just("emit_sheet"), st.tuples(st.builds(sheet_of, st.integers(0, 70))), st.just({})),
+    st.tuples(st.just("emit_sheet"), st.tuples(sheets, details), st.just({})),
+    st.tuples(st.just("emit_sheet"), st.tuples(sheets), st.fixed_dictionaries({"details": details})),
     st.tuples(st.just("begin_at"), st.tuples(small, small, small), st.just({})),
     st.tuples(st.just("begin"), st.just(()), st.just({})),
     st.tuples(st.just("begin"), st.tuples(st.integers(-1, 200)), st.just({})),
@@ -88,18 +109,19 @@ def test_any_history_leaves_the_same_rows(history: list[Any]) -> None:
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(calls, min_size=30, max_size=120))
-def test_any_history_leaves_the_same_trace(tmp_path: Path, history: list[Any]) -> None:
-    """Through a ring of 16 rows, whose end comes within every kind of call."""
+@given(st.lists(calls, min_size=30, max_size=120), st.sampled_from([16, 64]))
+def test_any_history_leaves_the_same_trace(tmp_path: Path, history: list[Any], hot_rows: int) -> None:
+    """Through a small ring, whose end comes within every kind of call."""
 
     def make() -> Recorder:
-        return Recorder(tmp_path / "t", pool=FACTS, hot_rows=16, seal_rows=8, sealing="inline", overwrite=True)
+        return Recorder(tmp_path / "t", pool=FACTS, hot_rows=hot_rows, seal_rows=hot_rows // 2, sealing="inline", overwrite=True)
 
     def after(sink: Recorder) -> object:
         trace = TraceReader(sink.path)
         events = trace.events.copy()
         events["t_ns"] = 0
-        return sink.dropped, sink.clipped, events.tolist(), trace.sites, trace.actors
+        found = [trace.detail(seq) for seq in range(len(events))]
+        return sink.dropped, sink.clipped, events.tolist(), trace.sites, trace.actors, found
 
     python, c = play(make, history, after)
     assert python == c
@@ -137,7 +159,7 @@ def test_the_way_back() -> None:
     before = compiled.used()
     with compiled.using(False):
         assert not compiled.used()
-        assert MemoryRecorder.emit is RowRing.__dict__["emit_python"]
+        assert MemoryRecorder.emit is SheetWriter.__dict__["emit_python"]
         with compiled.using(True):
             assert compiled.used() == compiled.built()
         assert not compiled.used()
