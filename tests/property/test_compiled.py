@@ -114,7 +114,9 @@ def test_any_history_leaves_the_same_trace(tmp_path: Path, history: list[Any], h
     """Through a small ring, whose end comes within every kind of call."""
 
     def make() -> Recorder:
-        return Recorder(tmp_path / "t", pool=FACTS, hot_rows=hot_rows, seal_rows=hot_rows // 2, sealing="inline", overwrite=True)
+        return Recorder(
+            tmp_path / "t", pool=FACTS, hot_rows=hot_rows, seal_rows=hot_rows // 2, sealing="inline", overwrite=True
+        )
 
     def after(sink: Recorder) -> object:
         trace = TraceReader(sink.path)
