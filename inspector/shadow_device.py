@@ -72,23 +72,19 @@ class DeviceWords:
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
         """Write the words of a step and queue the comparison of all that it reads; `fetch` has the answer."""
         new = self._new_words(plan, expected)
-        seq_ids, places, hi = (np.array(column) for column in zip(
-            *((row.seq_id, self._row[row.seq_id], row.hi) for row in plan.rows), strict=True))  # fmt: skip
-        counts = hi - np.array([row.lo for row in plan.rows])
-        # One array goes over: [new rows, columns, words], a token's writer and resident row, a sequence's resident row.
-        by = np.repeat(seq_ids << 32 | step, counts)
-        packed = np.concatenate([*new, by, np.repeat(places, counts), places]).astype(np.int64)
-        sent = torch.from_numpy(packed)
+        seq_ids, places, lo, hi = (np.array(column) for column in zip(
+            *((row.seq_id, self._row[row.seq_id], row.lo, row.hi) for row in plan.rows), strict=True))  # fmt: skip
+        written = np.concatenate([words[row.lo : row.hi] for words, row in zip(expected, plan.rows, strict=True)])
+        by = np.repeat(seq_ids << 32 | step, hi - lo)
+        # One array goes over: [new rows, columns, words], a token's word and writer, a sequence's resident row.
+        sent = torch.from_numpy(np.concatenate([*new, written, by, places]).astype(np.int64, copy=False))
         if self.device != "cpu":  # from pinned memory, or the host would wait for all that is queued before
             sent = sent.pin_memory().to(self.device, non_blocking=True)
         sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
-        rows, columns, values, written_by, of_token, of_row = torch.split(sent, sizes)
-        if len(values):
-            self._buffer[rows, columns] = values
-        words, writers = (cells.view(-1) for cells in self._cells)
-        words[inputs.slots] = self._buffer[of_token, inputs.positions]
-        writers[inputs.slots] = written_by
-        of_row = of_row.to(torch.int32)
+        rows, columns, values, words, writers, of_row = torch.split(sent, sizes)
+        kernels.write_words(
+            *self._cells, inputs.slots, words, writers, self._buffer, rows, columns, values, backend=self.backend
+        )
         parts = [
             self._check(plan, inputs, of_row, lo, hi, window)
             for lo, hi in ((0, inputs.decodes), (inputs.decodes, len(plan.rows)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         rope_write_kv,
         write_kv,
     )
-    from kvscope.kernels.integrity import check_provenance, digest_blocks, digest_slots
+    from kvscope.kernels.integrity import check_provenance, digest_blocks, digest_slots, write_words
     from kvscope.kernels.swap import SwapSpace
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "plan_decode",
     "rope_write_kv",
     "write_kv",
+    "write_words",
 ]
 
 _ELSEWHERE = {
@@ -42,6 +43,7 @@ _ELSEWHERE = {
     "check_provenance": "integrity",
     "digest_blocks": "integrity",
     "digest_slots": "integrity",
+    "write_words": "integrity",
 }
 
 

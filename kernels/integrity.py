@@ -58,6 +58,47 @@ def digest_slots(kv: Tensor, slots: Tensor, *, backend: str | None = None) -> Te
     return run.digest_slots(kv, slots)
 
 
+def write_words(
+    shadow: Tensor,
+    writers: Tensor,
+    slots: Tensor,
+    words: Tensor,
+    by: Tensor,
+    expected: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    *,
+    backend: str | None = None,
+) -> None:
+    """Store what a step writes, in one launch: word and writer of each slot, and new words of `expected`.
+
+    Args:
+        shadow, writers: [N, block_size] int64, contiguous: of every slot its word, and who wrote it.
+        slots, words, by: [T] int64 each: shadow[slot] becomes words, writers[slot] by. No slot twice, none negative.
+        expected: [R, W] int64, as for `check_provenance`.
+        rows, columns, values: [E] int64 each: expected[row, column] becomes value. No place twice.
+
+    Raises:
+        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+    """
+    chosen = choose_backend(backend, shadow)
+    _check_shadow("shadow", shadow)
+    _check_shadow("writers", writers)
+    check_ids("writers", writers, tuple(shadow.shape), torch.int64, shadow)
+    if expected.dim() != 2 or expected.stride(1) != 1:
+        raise UsageError(f"expected must have one contiguous row per sequence, got {describe(expected)}")
+    check_ids("expected", expected, tuple(expected.shape), torch.int64, shadow)
+    for count, columns_of in (
+        (slots.numel(), {"slots": slots, "words": words, "by": by}),
+        (rows.numel(), {"rows": rows, "columns": columns, "values": values}),
+    ):
+        for name, column in columns_of.items():
+            check_ids(name, column, (count,), torch.int64, shadow)
+    run = reference if chosen == "torch" else triton_module("provenance")
+    run.write_words(shadow, writers, slots, words, by, expected, rows, columns, values)
+
+
 def check_provenance(
     shadow: Tensor,
     block_table: Tensor,
@@ -76,14 +117,13 @@ def check_provenance(
         seq_lens: [B] int32, at most W; 0 for padding, which is always right.
         expected: [B, W] int64, the words of each sequence's tokens; what lies past its length is not read.
         window: only the last `window` positions are checked. 0: all.
-        rows: [B] int32: which row of `expected`, that may then have any number of them, belongs to each sequence.
+        rows: [B] int64: which row of `expected`, that may then have any number of them, belongs to each sequence.
 
     Raises:
         UsageError: a shape, dtype or device does not fit, or the backend is not available.
     """
     chosen = choose_backend(backend, shadow)
-    if shadow.dim() != 2 or shadow.dtype != torch.int64 or not shadow.is_contiguous():
-        raise UsageError(f"shadow must be contiguous int64 [num_blocks, block_size], got {describe(shadow)}")
+    _check_shadow("shadow", shadow)
     if chosen != "torch" and shadow.shape[1] not in BLOCK_SIZES:
         raise UsageError(f"block_size {shadow.shape[1]} is not one of {', '.join(map(str, BLOCK_SIZES))}")
     if block_table.dim() != 2 or expected.dim() != 2:
@@ -99,9 +139,14 @@ def check_provenance(
         check_ids("expected", expected, (batch, expected.shape[1]), torch.int64, shadow)
     else:
         check_ids("expected", expected, tuple(expected.shape), torch.int64, shadow)
-        check_ids("rows", rows, (batch,), torch.int32, shadow)
+        check_ids("rows", rows, (batch,), torch.int64, shadow)
     run = reference if chosen == "torch" else triton_module("provenance")
     return run.check_provenance(shadow, block_table, seq_lens, expected, window, rows)
+
+
+def _check_shadow(name: str, cells: Tensor) -> None:
+    if cells.dim() != 2 or cells.dtype != torch.int64 or not cells.is_contiguous():
+        raise UsageError(f"{name} must be contiguous int64 [num_blocks, block_size], got {describe(cells)}")
 
 
 def _checked(kv: Tensor, backend: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Check before attention that every slot a sequence reads holds the prefix it should; one program per stretch."""
+"""Words of a step written, and checked before attention: does every slot a sequence reads hold the prefix it should?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,46 @@ from torch import Tensor
 from kvscope.kernels.address import load_ids
 
 STRETCH = 1024  # positions per program
+GROUP = 256  # words written per program
 
 
-@triton.jit
+# Parts of one array, or of a step: where they begin and how many they are changes with every step, and is no reason to
+# compile again.
+@triton.jit(
+    do_not_specialize=["tokens", "count"],
+    do_not_specialize_on_alignment=["slots_ptr", "words_ptr", "by_ptr", "rows_ptr", "columns_ptr", "values_ptr"],
+)
+def write_words_kernel(
+    shadow, writers, slots_ptr, words_ptr, by_ptr, tokens,
+    expected, rows_ptr, columns_ptr, values_ptr, count, expected_stride, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Both lists in one launch: each program takes a group of either."""
+    item = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    token = item < tokens
+    slot = tl.load(slots_ptr + item, mask=token, other=0)
+    tl.store(shadow + slot, tl.load(words_ptr + item, mask=token, other=0), mask=token)
+    tl.store(writers + slot, tl.load(by_ptr + item, mask=token, other=0), mask=token)
+    more = item < count
+    at = tl.load(rows_ptr + item, mask=more, other=0) * expected_stride + tl.load(
+        columns_ptr + item, mask=more, other=0
+    )
+    tl.store(expected + at, tl.load(values_ptr + item, mask=more, other=0), mask=more)
+
+
+def write_words(
+    shadow: Tensor, writers: Tensor, slots: Tensor, words: Tensor, by: Tensor,
+    expected: Tensor, rows: Tensor, columns: Tensor, values: Tensor,
+) -> None:  # fmt: skip
+    """Launch the writes; arguments as in `integrity.write_words`, already checked."""
+    tokens, count = slots.shape[0], rows.shape[0]
+    if tokens or count:
+        write_words_kernel[(triton.cdiv(max(tokens, count), GROUP),)](
+            shadow, writers, slots, words, by, tokens,
+            expected, rows, columns, values, count, expected.stride(0), GROUP=GROUP, num_warps=4,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "rows_ptr"])
 def provenance_kernel(
     shadow, table_ptr, lens_ptr, expected_ptr, first_ptr, table_stride, expected_stride, window, rows_ptr,
     PAGE: tl.constexpr, STRETCH: tl.constexpr, LISTED: tl.constexpr,

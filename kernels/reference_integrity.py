@@ -42,6 +42,16 @@ def _digest(kv: Tensor, units: Tensor) -> Tensor:
     return out
 
 
+def write_words(
+    shadow: Tensor, writers: Tensor, slots: Tensor, words: Tensor, by: Tensor,
+    expected: Tensor, rows: Tensor, columns: Tensor, values: Tensor,
+) -> None:  # fmt: skip
+    """Words and writers of slots, and expected words; see `integrity.write_words`."""
+    shadow.view(-1)[slots] = words
+    writers.view(-1)[slots] = by
+    expected[rows, columns] = values
+
+
 def check_provenance(
     shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int = 0, rows: Tensor | None = None
 ) -> Tensor:

@@ -151,9 +151,9 @@ def test_provenance_names_the_first_wrong_position(lab, lengths, block_size, win
         found = kernels.check_provenance(shadow, table, lens, expected, **options)
         assert found.dtype == torch.int32
         # The same words in other rows, among words of others.
-        places = torch.arange(len(lengths), dtype=torch.int32, device=lab.device).flip(0) * 2
+        places = torch.arange(len(lengths), device=lab.device).flip(0) * 2
         wider = torch.zeros(2 * len(lengths), expected.shape[1], dtype=torch.int64, device=lab.device)
-        wider[places.long()] = expected
+        wider[places] = expected
         assert torch.equal(kernels.check_provenance(shadow, table, lens, wider, rows=places, **options), found)
         return found.tolist()
 
@@ -178,3 +178,21 @@ def test_provenance_of_a_table_that_leads_to_another_sequence(lab):
     shadow, table, lens, expected = shadowed(lab, [64, 64], 16, 1)
     table[0, 2] = table[1, 2]
     assert kernels.check_provenance(shadow, table, lens, expected, backend=lab.backend).tolist() == [32, -1]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    tokens=st.sampled_from([0, 1, 16, 255, 256, 300]), new=st.sampled_from([0, 1, 255, 257]), seed=st.integers(0, 99)
+)
+def test_words_of_a_step_go_where_its_slots_are_and_nowhere_else(lab, tokens, new, seed):
+    rng = np.random.default_rng(seed)
+    shadow, writers, expected = (rng.integers(-(2**63), 2**63, shape) for shape in ((24, 16), (24, 16), (4, 160)))
+    slots, places = rng.permutation(shadow.size)[:tokens], rng.permutation(expected.size)[:new]
+    words, by, values = (rng.integers(-(2**63), 2**63, n) for n in (tokens, tokens, new))
+    sent = np.concatenate([slots, words, by, places // 160, places % 160, values])  # parts of one array, as in a step
+    parts = torch.split(torch.from_numpy(sent).to(lab.device), [tokens] * 3 + [new] * 3)
+    cells = [torch.from_numpy(array.copy()).to(lab.device) for array in (shadow, writers, expected)]
+    kernels.write_words(*cells[:2], *parts[:3], cells[2], *parts[3:], backend=lab.backend)
+    shadow.flat[slots], writers.flat[slots], expected.flat[places] = words, by, values
+    for found, want in zip(cells, (shadow, writers, expected), strict=True):
+        assert np.array_equal(found.cpu().numpy(), want)

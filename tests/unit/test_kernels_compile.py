@@ -133,6 +133,8 @@ def test_integrity(compiled):
     shadow, table = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(4, 64, dtype=torch.int32)
     args = (shadow, table, table[:, 0].contiguous(), torch.zeros(4, 1024, dtype=torch.int64))
     compiled(provenance, ["provenance_kernel"], lambda: provenance.check_provenance(*args))
+    args = (shadow, shadow, slots, slots, slots, args[3], slots, slots, slots)
+    compiled(provenance, ["write_words_kernel"], lambda: provenance.write_words(*args))
 
 
 @pytest.mark.parametrize("batch", [1, 256, 1024])
