@@ -6,8 +6,9 @@
     provenance.close()                      # an error if it was never asked, or compared nothing
 
 Words (inspector/shadow_words) are written through the slots of the step, moved by its copies and swaps, and compared
-just before attention: on the CPU in numpy, on a GPU by the kernel of `kernels.check_provenance`, whose answer is
-fetched when the step has completed. What is wrong is written to the trace as MISMATCH rows (KV023).
+just before attention: on the CPU in numpy; on a GPU by the kernel of `kernels.check_provenance`, beside the model, and
+the answer is fetched when the step has completed, before anything of it leaves. What is wrong is written to the trace
+as MISMATCH rows (KV023).
 """
 
 from __future__ import annotations

@@ -2,11 +2,15 @@
 
 The words that sequences expect lie on the device too, a row per sequence, and only new ones are sent: one transfer a
 step, and a handful of launches however many sequences there are.
+
+All of it runs on a stream of its own, in the order of the calls and beside the model: nothing here reads keys or
+values. Only what the engine packed for a step is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,9 +36,11 @@ class DeviceWords:
 
     def __init__(self, num_blocks: int, block_size: int, *, device: str, backend: str | None = None) -> None:
         self.block_size, self.device, self.backend = block_size, device, backend
-        self._cells = self._empty(num_blocks)
+        self._stream = torch.cuda.Stream(device) if torch.device(device).type == "cuda" else None
         self._host: dict[int, list[torch.Tensor]] = {}
-        self._buffer = torch.zeros((8, 256), dtype=torch.int64, device=device)  # expected words, a row per sequence
+        with self._aside():
+            self._cells = self._empty(num_blocks)
+            self._buffer = torch.zeros((8, 256), dtype=torch.int64, device=device)  # expected words, one row a sequence
         self._row: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self._waiting: tuple[StepPlan, torch.Tensor, torch.Tensor, list[IntArray], int] | None = None
@@ -43,34 +49,66 @@ class DeviceWords:
         shape = (num_blocks, self.block_size)
         return [torch.full(shape, value, dtype=torch.int64, device=self.device) for value in _ABSENT]
 
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the stream of the words, where there are streams."""
+        if self._stream is None:
+            yield
+        else:
+            with torch.cuda.stream(self._stream):
+                yield
+
     # -- moves ------------------------------------------------------------------------------------------------------
 
     def copy(self, source: int, target: int, slots: int) -> None:
         """As `SlotWords.copy`."""
-        for cells, absent in zip(self._cells, _ABSENT, strict=True):
-            cells[target, :slots] = cells[source, :slots]
-            cells[target, slots:] = absent
+        with self._aside():
+            for cells, absent in zip(self._cells, _ABSENT, strict=True):
+                cells[target, :slots] = cells[source, :slots]
+                cells[target, slots:] = absent
 
     def swap(self, blocks: Sequence[int], slots: Sequence[int], *, out: bool) -> None:
         """As `SlotWords.swap`; the words stay on the device."""
-        for block, slot in zip(blocks, slots, strict=True):
-            if out:
-                self._host[slot] = [cells[block].clone() for cells in self._cells]
-            elif slot in self._host:
-                for cells, kept in zip(self._cells, self._host[slot], strict=True):
-                    cells[block] = kept
+        with self._aside():
+            for block, slot in zip(blocks, slots, strict=True):
+                if out:
+                    self._host[slot] = [cells[block].clone() for cells in self._cells]
+                elif slot in self._host:
+                    for cells, kept in zip(self._cells, self._host[slot], strict=True):
+                        cells[block] = kept
 
     def resize(self, num_blocks: int) -> None:
         """As `SlotWords.resize`."""
-        old, self._cells = self._cells, self._empty(num_blocks)
-        kept = min(num_blocks, len(old[0]))
-        for cells, before in zip(self._cells, old, strict=True):
-            cells[:kept] = before[:kept]
+        with self._aside():
+            old, self._cells = self._cells, self._empty(num_blocks)
+            kept = min(num_blocks, len(old[0]))
+            for cells, before in zip(self._cells, old, strict=True):
+                cells[:kept] = before[:kept]
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
         """Write the words of a step and queue the comparison of all that it reads; `fetch` has the answer."""
+        self._wait_for(inputs)
+        with self._aside():
+            of_row = self._write(plan, inputs, expected, step)
+            parts = [
+                self._check(plan, inputs, of_row, lo, hi, window)
+                for lo, hi in ((0, inputs.decodes), (inputs.decodes, len(plan.rows)))
+                if lo < hi
+            ]
+            first = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self._waiting = (plan, first, inputs.tables, expected, window)
+
+    def _wait_for(self, inputs: StepInputs) -> None:
+        """What the engine's stream has made of this step is there before our stream reads it, and is kept until then."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            for tensor in (inputs.tables, inputs.slots, inputs.seq_lens):
+                tensor.record_stream(self._stream)
+
+    def _write(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int) -> torch.Tensor:
+        """Words of the step's tokens, and what its sequences expect; returns the resident row of each sequence."""
         new = self._new_words(plan, expected)
         seq_ids, places, lo, hi = (np.array(column) for column in zip(
             *((row.seq_id, self._row[row.seq_id], row.lo, row.hi) for row in plan.rows), strict=True))  # fmt: skip
@@ -78,20 +116,14 @@ class DeviceWords:
         by = np.repeat(seq_ids << 32 | step, hi - lo)
         # One array goes over: [new rows, columns, words], a token's word and writer, a sequence's resident row.
         sent = torch.from_numpy(np.concatenate([*new, written, by, places]).astype(np.int64, copy=False))
-        if self.device != "cpu":  # from pinned memory, or the host would wait for all that is queued before
+        if self._stream is not None:  # from pinned memory, or the host would wait for all that is queued before
             sent = sent.pin_memory().to(self.device, non_blocking=True)
         sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
         rows, columns, values, words, writers, of_row = torch.split(sent, sizes)
         kernels.write_words(
             *self._cells, inputs.slots, words, writers, self._buffer, rows, columns, values, backend=self.backend
         )
-        parts = [
-            self._check(plan, inputs, of_row, lo, hi, window)
-            for lo, hi in ((0, inputs.decodes), (inputs.decodes, len(plan.rows)))
-            if lo < hi
-        ]
-        first = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self._waiting = (plan, first, inputs.tables, expected, window)
+        return of_row
 
     def _check(
         self, plan: StepPlan, inputs: StepInputs, of_row: torch.Tensor, lo: int, hi: int, window: int
@@ -116,7 +148,9 @@ class DeviceWords:
         self._waiting = None
         slots = sum(row.hi - (max(0, row.lo - window + 1) if window else 0) for row in plan.rows)
         wrong = []
-        for i, position in enumerate(first.tolist()):
+        with self._aside():
+            positions = first.tolist()
+        for i, position in enumerate(positions):
             if position >= 0:
                 row = plan.rows[i]
                 block = int(tables[i, position // self.block_size])
