@@ -101,7 +101,7 @@ class DeviceWords:
         self._waiting = (plan, first, inputs.tables, expected, window)
 
     def _wait_for(self, inputs: StepInputs) -> None:
-        """What the engine's stream has made of this step is there before our stream reads it, and is kept until then."""
+        """What the engine's stream has made of this step is there before ours reads it, and is kept until then."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
             for tensor in (inputs.tables, inputs.slots, inputs.seq_lens):
