@@ -27,7 +27,8 @@ class Part:
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "entries", "plain", "runs", "screen", "sequences")
 _DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detectors_life", "detectors_sharing",
-                   "detectors_ledger", "report")), "tests/golden/test_golden_traces.py")  # fmt: skip
+                   "detectors_ledger", "report")), "tests/golden/test_golden_traces.py",
+                   "tests/golden/test_golden_findings.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
