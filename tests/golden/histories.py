@@ -12,7 +12,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -110,18 +112,17 @@ def _alter(made: History, how: int, below: Callable[[int], int]) -> None:
 def kept() -> dict[str, History]:
     """The histories, by name."""
     out = {}
-    with np.load(HERE / "histories.npz") as file:
-        for name, about in json.loads(str(file["about"])).items():
-            table = file[name]
-            rows = np.zeros(len(table), EVENT_DTYPE)
-            for i, column in enumerate(KEPT):
-                rows[column] = table[:, i]
-            details = {
-                seq: tuple(int(value) for value in table[seq, len(KEPT) + 1 : len(KEPT) + 1 + count])
-                for seq, count in enumerate(table[:, len(KEPT)].tolist())
-                if count >= 0
-            }
-            out[name] = History(rows, details, about)
+    about, tables = stored()
+    for name, table in tables.items():
+        rows = np.zeros(len(table), EVENT_DTYPE)
+        for i, column in enumerate(KEPT):
+            rows[column] = table[:, i]
+        details = {
+            seq: tuple(int(value) for value in table[seq, len(KEPT) + 1 : len(KEPT) + 1 + count])
+            for seq, count in enumerate(table[:, len(KEPT)].tolist())
+            if count >= 0
+        }
+        out[name] = History(rows, details, about[name])
     return out
 
 
@@ -165,11 +166,9 @@ def key(line: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def record() -> None:
-    """Record the histories anew."""
+def recorded(toy_engine: ModuleType) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What is known of each history, and its rows with their details, recorded anew; engine: `tests/toy_engine.py`."""
     import random
-
-    from toy_engine import ToyEngine
 
     from kvscope.engine.block_manager import BlockManager
     from kvscope.inspector.faults.plays import PLAYS
@@ -188,7 +187,7 @@ def record() -> None:
     soak.run(90)
     soak.finish()
     sinks["queue"] = MemoryRecorder(num_blocks=8, block_size=4)
-    engine = ToyEngine(sinks["queue"], num_blocks=8, block_size=4)
+    engine = toy_engine.ToyEngine(sinks["queue"], num_blocks=8, block_size=4)
     for i in range(4):
         engine.submit(f"r{i}", [1] * 5 + [i] * 3, max_tokens=6 + i, n=1 + (i == 1))
     engine.run()
@@ -203,7 +202,14 @@ def record() -> None:
             if detail is not None:
                 tables[name][seq, len(KEPT) : len(KEPT) + 1 + len(detail)] = (len(detail), *detail)
         about[name] = {"num_blocks": sink.num_blocks, "block_size": sink.block_size, "facts": list(sink.facts)}
-    np.savez_compressed(HERE / "histories.npz", about=np.array(json.dumps(about)), **tables)
+    return about, tables
+
+
+def stored() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """As `recorded`, as they were kept."""
+    with np.load(HERE / "histories.npz") as file:
+        about = json.loads(str(file["about"]))
+        return about, {name: file[name] for name in about}
 
 
 def choose(tried: int) -> Iterator[tuple[str, int]]:
@@ -232,7 +238,8 @@ def write(chosen: list[tuple[str, int]]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["record"]:
         sys.path.append(str(HERE.parent))
-        record()
+        about, tables = recorded(import_module("toy_engine"))
+        np.savez_compressed(HERE / "histories.npz", about=np.array(json.dumps(about)), **tables)
         write(list(choose(250)))
     elif sys.argv[1:] == ["findings"]:
         write([key(line) for line in expected()])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 
@@ -37,3 +38,14 @@ def test_histories_as_they_were_recorded_are_clean(histories: ModuleType) -> Non
     whole = [line for line in histories.expected() if histories.key(line)[1] == 0]
     assert len(whole) == len(histories.kept())
     assert not [line for line in whole if "KV" in line]
+
+
+def test_recording_the_histories_again_gives_the_same_events(histories: ModuleType, toy_engine: ModuleType) -> None:
+    about, tables = histories.stored()
+    again, rows = histories.recorded(toy_engine)
+    assert again == about
+    for name, table in tables.items():
+        different = np.flatnonzero((rows[name] != table).any(axis=1)) if rows[name].shape == table.shape else [0]
+        assert not len(different), (
+            f"{name} differs from event {different[0]} on; if that is meant: python tests/golden/histories.py record"
+        )

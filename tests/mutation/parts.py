@@ -8,7 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = "tests/unit/test_"
 PROPERTY = "tests/property/test_"
-POOL_QUICK = tuple(f"{UNIT}{name}.py" for name in ("step_writes", "resized_pool", "leases_and_windows", "swapping"))
+GOLDEN = "tests/golden/test_golden_findings.py"
+POOL_QUICK = (
+    f"{PROPERTY}arrays_or_one_by_one.py",
+    GOLDEN,
+    *(f"{UNIT}{name}.py" for name in ("step_writes", "resized_pool", "leases_and_windows", "swapping")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,7 @@ class Part:
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "entries", "plain", "runs", "screen", "sequences")
 _DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detectors_life", "detectors_sharing",
-                   "detectors_ledger", "report")), "tests/golden/test_golden_traces.py",
-                   "tests/golden/test_golden_findings.py")  # fmt: skip
+                   "detectors_ledger", "report")), GOLDEN, "tests/golden/test_golden_traces.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
@@ -44,7 +48,8 @@ PARTS = {
     ),
     "prefix": Part(
         ("engine/prefix.py", "engine/prefix_cache.py", "engine/prefix_store.py", "engine/orphans.py"),
-        (f"{UNIT}prefix_arrays.py", f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
+        (f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN, f"{UNIT}prefix_arrays.py",
+         f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
         (f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
