@@ -18,8 +18,8 @@ Made from `{source}` by `python -m kvscope.benchmarks.kernel_page {source} docs/
 
 Times are of one call in a CUDA graph, medians, over other random block tables in each call, so that the L2 cache holds
 nothing of the next one. 32 query heads, 8 KV heads of 128, bfloat16, blocks of 16. Copy bandwidth measured in the same
-run: {copy:,.0f} GB/s. A ratio above 1 says that ours is faster. torch's attention ran beside it over contiguous keys and
-values; kernels of other projects are not installed there: their times were measured on such a card before
+run: {copy:,.0f} GB/s. A ratio above 1 says that ours is faster. torch's attention ran beside it over contiguous keys
+and values; kernels of other projects are not installed there: their times were measured on such a card before
 (`benchmarks/kernel_peers.json`) and are scaled by the copy bandwidth of both runs.
 
 {met} of {gates} goals are met.{missed}
