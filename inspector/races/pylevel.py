@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ _LOCAL = (
     "LOAD_SMALL_INT", "NOT_TAKEN", "RETURN_GENERATOR", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS", "CHECK_EXC_MATCH",
 )  # fmt: skip
 _GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME")
+_AGAIN = sys.version_info[:2] == (3, 12)
 _MACHINERY = frozenset(
     f"{__package__}.{name}"
     for name in ("control", "worker", "locks", "pylevel", "hooks", "history", "player", "shared", "allocators", "kinds")
@@ -111,13 +112,22 @@ class Tracer:
         if frame.f_globals.get("__name__") not in self.modules:
             return None
         if self.watching:
-            frame.f_trace_opcodes = True
+            self._every_instruction(frame, self._watch)
             self._last.pop(self._thread(), None)  # a function has been entered: that gives the GIL up
             return self._watch
         if self.opcodes:
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._every_instruction(frame, self._opcode)
+            frame.f_trace_lines = False
             return self._opcode
         return self._line
+
+    def _every_instruction(self, frame: FrameType, trace: Callable[[FrameType, str, Any], Any]) -> None:
+        """Trace the instructions of a frame from here on; without this much, Python 3.12 and 3.13 begin at the next
+        call of the same function, and a schedule would differ when it is played again."""
+        frame.f_trace = trace  # 3.13 looks whether there is one when `f_trace_opcodes` is set
+        frame.f_trace_opcodes = True
+        if _AGAIN:  # 3.12 looks at `f_trace_opcodes` when a trace function is set
+            sys.settrace(self._call)
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":

@@ -9,7 +9,10 @@ from hashlib import sha256
 
 from mutation.parts import ROOT
 
-LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception")  # operators that name no mistake people make
+# Operators that name no mistake people make. Identity for equality is one, but of the small numbers and interned names
+# that are compared here it is the same.
+LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception", "_Is", "_IsNot")
+_OF_BITS: dict[type[ast.operator], ast.operator] = {ast.Add: ast.BitOr(), ast.Mult: ast.BitAnd()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,6 @@ class Mutant:
     code: str
     of: str  # what it is a mutant of: `digest` of the module
 
-    @property
-    def key(self) -> str:
-        """What it is known by, whatever stands in front of it in the file."""
-        return f"{self.module}: {self.shown[0]} -> {self.shown[1]}"
-
 
 def places(part: str, module: str) -> Iterator[Place]:
     """Every place of a module, for every operator that names a mistake people make."""
@@ -48,7 +46,7 @@ def places(part: str, module: str) -> Iterator[Place]:
     nodes = list(ast_nodes(get_ast((ROOT / module).read_text())))
     for name in sorted(operator_names()):
         made = get_operator(name)
-        if any(word in name for word in LEFT_ALONE) or made.arguments():
+        if any(name.endswith(word) if word[0] == "_" else word in name for word in LEFT_ALONE) or made.arguments():
             continue
         count = sum(1 for node in nodes for _ in made().mutation_positions(node))
         yield from (Place(part, module, name, number) for number in range(count))
@@ -95,11 +93,22 @@ def program(code: str) -> str:
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
+        elif isinstance(node, ast.BinOp) and type(node.op) in _OF_BITS and (_mask(node.left) or _mask(node.right)):
+            node.op = _OF_BITS[type(node.op)]  # NumPy's + and * of truth values are | and &
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             node.exc.args = [a for a in node.exc.args if not isinstance(a, ast.JoinedStr)]  # words are not behaviour
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             node.value = ast.Constant(None)
     return ast.dump(tree)
+
+
+def _mask(node: ast.expr) -> bool:
+    """Whether an operand is an array of truth values, or of nothing else that is used so."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitAnd | ast.BitOr) and (_mask(node.left) or _mask(node.right))
+    return isinstance(node, ast.Compare) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not isinstance(node.operand, ast.BinOp)
+    )
 
 
 def _difference(before: str, after: str) -> tuple[int, tuple[str, str]]:

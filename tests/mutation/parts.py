@@ -32,7 +32,8 @@ class Part:
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "entries", "plain", "runs", "screen", "sequences")
 _DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detectors_life", "detectors_sharing",
-                   "detectors_ledger", "report")), GOLDEN, "tests/golden/test_golden_traces.py")  # fmt: skip
+                   "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")), GOLDEN,
+                   f"{PROPERTY}histories_every_way.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
@@ -56,11 +57,12 @@ PARTS = {
     "sanitizer": Part(
         (*(f"inspector/detectors/{name}.py" for name in _DETECTORS), "inspector/online.py", "inspector/rules.py"),
         _DETECTOR_TESTS,
-        (f"{PROPERTY}online.py", f"{PROPERTY}kill_matrix.py"),
+        (f"{UNIT}leases_and_windows.py", f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py",
+         f"{PROPERTY}kill_matrix.py"),
     ),
     "screen": Part(
         tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
         _DETECTOR_TESTS,
-        (f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
+        (f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip

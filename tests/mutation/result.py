@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
-from mutation.known import KNOWN
+from mutation.known import known
 from mutation.making import Mutant
 
 
@@ -26,9 +26,19 @@ class Result:
         return sum(self.by.values())
 
     @property
+    def explained(self) -> int:
+        """Survivors of which it is known why no test tells them from the original."""
+        return sum(known(made.module, made.shown) is not None for made in self.alive)
+
+    @property
+    def counted(self) -> int:
+        """Mutants that were tried, without those."""
+        return self.judged - self.explained
+
+    @property
     def share(self) -> float:
         """Of these, how many died."""
-        return 1 - self.by["alive"] / self.judged if self.judged else 0.0
+        return (self.judged - self.by["alive"]) / self.counted if self.counted else 0.0
 
     def note(self, made: Mutant, how: str) -> None:
         """One more; survivors are printed at once."""
@@ -37,13 +47,13 @@ class Result:
         if not how:
             self.alive.append(made)
             print(f"alive: {made.module}:{made.line} {made.operator}: {made.shown[0]}  ->  {made.shown[1]}", flush=True)
-            if made.key in KNOWN:
-                print(f"       {KNOWN[made.key]}", flush=True)
+            if why := known(made.module, made.shown):
+                print(f"       {why}", flush=True)
 
     @property
     def interval(self) -> tuple[float, float]:
         """Where the share of all mutants lies with 95 % confidence (Wilson 1927)."""
-        n, z = self.judged, 1.96
+        n, z = self.counted, 1.96
         if not n:
             return 0.0, 1.0
         middle, half = self.share + z * z / (2 * n), z * ((self.share * (1 - self.share) + z * z / (4 * n)) / n) ** 0.5
@@ -51,21 +61,22 @@ class Result:
 
     def words(self) -> str:
         """In one line."""
-        known = sum(made.key in KNOWN for made in self.alive)
         return (
-            f"{self.judged - self.by['alive']} of {self.judged} mutants killed ({self.share:.1%}, of all "
-            f"{self.interval[0]:.1%} to {self.interval[1]:.1%} with 95 % confidence; {dict(self.by)}; "
-            f"{known} survivors are explained), {self.same} were the same program, of {self.places:,} places"
+            f"{self.judged - self.by['alive']} of {self.judged} mutants killed, {self.explained} survivors change "
+            f"nothing that can be told: {self.share:.1%} of {self.counted} (of all {self.interval[0]:.1%} to "
+            f"{self.interval[1]:.1%} with 95 % confidence; {dict(self.by)}), {self.same} were the same program, of "
+            f"{self.places:,} places"
         )
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         alive = [
-            {k: v for k, v in asdict(m).items() if k not in ("code", "of")} | {"known": KNOWN.get(m.key)}
+            {k: v for k, v in asdict(m).items() if k not in ("code", "of")} | {"known": known(m.module, m.shown)}
             for m in self.alive
         ]
-        return {"places": self.places, "same": self.same, "judged": self.judged, "share": self.share,
-                "interval": self.interval, "modules": {name: dict(by) for name, by in sorted(self.modules.items())},
+        return {"places": self.places, "same": self.same, "judged": self.judged, "explained": self.explained,
+                "share": self.share, "interval": self.interval,
+                "modules": {name: dict(by) for name, by in sorted(self.modules.items())},
                 "by": dict(self.by), "seed": self.seed, "alive": alive}  # fmt: skip
 
     def page(self) -> str:
@@ -76,7 +87,7 @@ class Result:
             lines.append(f"| {name} | {by.total()} | {1 - by['alive'] / by.total():.0%} |")
         lines += ["", "## Survivors", ""]
         for made in sorted(self.alive, key=lambda made: (made.module, made.line)):
-            why = KNOWN.get(made.key, "not explained yet")
+            why = known(made.module, made.shown) or "not explained yet"
             lines += [f"{made.module}:{made.line} ({made.operator}): {why}.", "", "```diff", f"- {made.shown[0]}",
                       f"+ {made.shown[1]}", "```", ""]  # fmt: skip
         return "\n".join(lines)

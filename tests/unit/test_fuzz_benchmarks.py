@@ -55,6 +55,9 @@ def test_mutants_of_annotations_and_words_are_none(mutation: Callable[[str], Mod
     program = mutation("making").program
     assert program(code) == program(same)
     assert program(code) != program(code.replace("= a", "= -a"))
+    mask = "rows = (place >= 0) | (gen < 0)"
+    assert program(mask) == program(mask.replace("|", "+")) != program(mask.replace("|", "&"))
+    assert program("rows = place | gen") != program("rows = place + gen")
 
 
 def test_mutants_name_files_that_are_there(mutation: Callable[[str], ModuleType]) -> None:

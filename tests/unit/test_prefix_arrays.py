@@ -8,6 +8,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
+from kvscope.engine import prefix
 from kvscope.engine.age_list import AgeList
 from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.prefix_store import HASH
@@ -116,3 +117,13 @@ def test_of_blocks_published_together_none_is_entered_when_one_prefix_is_served(
     twice = np.frombuffer(chained[0] * 2, HASH)
     assert not index.publish_alike(np.array([2, 3]), twice, parents, content)
     assert index.items() == before
+
+
+def test_lengths_made_in_advance_are_those_of_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = PrefixIndex(2, key=b"test")
+    parts = [b"", b"a", b"ab" * 100, b"c" * 300, b"d" * 70_000]
+    digests = [index._digest(one, other) for one in parts for other in parts]
+    assert len(set(digests)) == len(digests)
+    monkeypatch.setattr(prefix, "_LENGTHS", [])
+    assert [index._digest(one, other) for one in parts for other in parts] == digests
+    assert index._digest(b"ab", b"c") != index._digest(b"a", b"bc")
