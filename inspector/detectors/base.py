@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 from kvscope.inspector.detectors.replay import Handler, Ledger
@@ -22,6 +23,7 @@ class Detector:
         self.ledger = ledger
 
     @classmethod
+    @functools.cache
     def kinds(cls) -> tuple[Kind, ...]:
         """The kinds it looks at."""
         return tuple(kind for kind in Kind if hasattr(cls, f"on_{kind.name.lower()}"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, flags, table
+from kvscope.inspector.screen.columns import ENTRY_SIGN, NUMBERS, Chunk, flags, table
 from kvscope.inspector.screen.plain import beyond_writes
 from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
@@ -74,6 +74,7 @@ class BlockStates:
         self.published_at = np.full(num_blocks, -1, dtype=np.int64)
         self.has_words = zeros(np.bool_)
         self.copied = np.full((num_blocks, 3), -1, dtype=np.int64)  # source, its life, slots of this life's COW
+        self.lent = self.copying = False  # there ever was a lease, a copy
         self.ever_written = zeros(np.int64)
         self.touched = zeros(np.bool_)
 
@@ -83,7 +84,8 @@ class BlockStates:
         if count > have:
             more = BlockStates(min(max(count, 2 * have), most) - have)
             for name, fresh in vars(more).items():
-                setattr(self, name, np.concatenate([getattr(self, name), fresh]))
+                if isinstance(fresh, np.ndarray):
+                    setattr(self, name, np.concatenate([getattr(self, name), fresh]))
 
 
 def entry_key(seq_id: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
@@ -96,7 +98,7 @@ class BlockPass:
 
     def __init__(self, chunk: Chunk, states: BlockStates, block_size: int, suspects: dict[str, IntArray]) -> None:
         self.chunk, self.states, self.block_size, self.suspects = chunk, states, block_size, suspects
-        rows = np.flatnonzero(_BLOCK.take(chunk.kind))
+        rows = _BLOCK.take(chunk.kind).nonzero()[0]
         block = chunk.block.take(rows)
         if len(rows) and (int(block.min()) < 0 or int(block.max()) >= len(states.gen)):
             outside = (block < 0) | (block >= len(states.gen))
@@ -110,7 +112,7 @@ class BlockPass:
         self.written_of = np.zeros(chunk.length, dtype=np.int32)  # per row: slots written of its block, after it
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.kind == kind)
+        return np.asarray(self.kind == NUMBERS[kind])
 
     def column(self, name: str) -> IntArray:
         return np.ascontiguousarray(self._picked[name])
@@ -184,7 +186,7 @@ class BlockPass:
         copies = self.chunk.copies[self.rows[copy]] if self.chunk.present[Kind.COW] else None
         if copies is not None:
             self._suspect("copy details", self.rows[copy][(copies < 0) | (copies > size)])
-        reach = hi.clip(0, size) * write
+        reach = np.minimum(np.maximum(hi, 0), size) * write
         if copies is not None:
             reach[copy] = copies.clip(0, size)
         written = runs.greatest(np.maximum(reach, self.kept.reach), alloc, states.written)
@@ -210,6 +212,9 @@ class BlockPass:
     def _leased(self, write: npt.NDArray[np.bool_], lo: IntArray, alloc: npt.NDArray[np.bool_]) -> None:
         """No write into slots that a lease covers."""
         runs, states, chunk = self.runs, self.states, self.chunk
+        states.lent |= bool(chunk.present[Kind.LEASE])
+        if not states.lent:
+            return
         reach = np.zeros(len(self.rows), dtype=np.int64)
         if chunk.present[Kind.LEASE]:
             taken = np.flatnonzero(self.is_(Kind.LEASE))
@@ -229,17 +234,19 @@ class BlockPass:
         hit, published = self.is_(Kind.HIT), self.is_(Kind.PUBLISH)
         self.must("hit before its writes", ~hit | (unbound == 0) if ordered else np.ones(len(hit), dtype=np.bool_))
         runs.keep(unbound, states.unbound)
+        if not (chunk.present[Kind.HIT] or chunk.present[Kind.PUBLISH]):
+            return
         words = np.zeros((len(hit), 4), dtype=np.int64)
         known = np.zeros(len(hit), dtype=np.bool_)
         for kind, of_kind in ((Kind.PUBLISH, published), (Kind.HIT, hit)):
             if chunk.present[kind]:
-                place = np.flatnonzero(of_kind)
+                place = of_kind.nonzero()[0]
                 said_at = chunk.detail_at(kind, self.rows[place])
                 whole = said_at >= 0
                 known[place] = whole
                 words[place[whole]] = chunk.detail(kind)[1].values[said_at[whole]]
         at = runs.last(published)
-        hits = np.flatnonzero(hit)
+        hits = hit.nonzero()[0]
         here, block, lblock = at[hits], runs.keys[hits], self.column("lblock")
         near, source = here >= 0, np.maximum(here, 0)
         as_known = np.where(near, known[source], states.has_words[block])
@@ -266,7 +273,7 @@ class BlockPass:
         kind = chunk.kind[front]
         near = (front >= 0) & (chunk.seq_id[front] == chunk.seq_id[rows])
         at_front = detail.at[picked - 1]  # of the hit before: the row in front, if that is one
-        follows = (kind == Kind.HIT) & (picked > 0) & (at_front >= 0)
+        follows = (kind == NUMBERS[Kind.HIT]) & (picked > 0) & (at_front >= 0)
         follows &= chunk.lblock[front] == chunk.lblock[rows] - 1
         follows &= detail.values[at_front, 2] == mine[:, 0]
         self._suspect("hit prefix", rows[~(near & (_ADMITS[kind] | follows))])
@@ -274,6 +281,9 @@ class BlockPass:
     def copies(self) -> None:
         """A copy's source is leased by the row before it, and let go by the row after it has run."""
         runs, states, chunk = self.runs, self.states, self.chunk
+        states.copying |= bool(chunk.present[Kind.COW] or chunk.present[Kind.COPY_DONE])
+        if not states.copying:
+            return
         copy, done = self.is_(Kind.COW), np.flatnonzero(self.is_(Kind.COPY_DONE))
         at = runs.last(copy | self.is_(Kind.ALLOC))
         fields = np.full((len(copy), 3), -1, dtype=np.int64)
@@ -285,15 +295,15 @@ class BlockPass:
             rows, values = self.rows[place[whole]], chunk.detail(Kind.COW)[1].values[said_at[whole]]
             fields[place[whole]] = values[:, (0, 1, 3)]
             lease = rows - 1
-            sound = (lease >= 0) & (chunk.kind[lease] == Kind.LEASE) & (chunk.block[lease] == values[:, 0])
+            sound = (lease >= 0) & (chunk.kind[lease] == NUMBERS[Kind.LEASE]) & (chunk.block[lease] == values[:, 0])
             sound &= (chunk.at("gen", lease) == values[:, 1]) & (self.written_of[lease] >= values[:, 3])
             self._suspect("copy source", rows[~sound])
         if len(done):
             here, local = at[done], self.rows[done]
             copied = np.where((here >= 0)[:, None], fields[np.maximum(here, 0)], states.copied[runs.keys[done]])
             after = np.minimum(local + 1, chunk.length - 1)
-            sound = (chunk.kind[after] == Kind.UNLEASE) & (chunk.block[after] == copied[:, 0]) & (copied[:, 0] >= 0)
-            sound &= chunk.at("gen", after) == copied[:, 1]
+            sound = (chunk.kind[after] == NUMBERS[Kind.UNLEASE]) & (chunk.block[after] == copied[:, 0])
+            sound &= (copied[:, 0] >= 0) & (chunk.at("gen", after) == copied[:, 1])
             fill = chunk.at("fill", local)
             sound &= (fill < 0) | (fill >= copied[:, 2])
             self._suspect("copy done", local[~sound])
@@ -304,11 +314,14 @@ class BlockPass:
         """A block is handed out, or leaves quarantine, when the last step that used it has completed.
 
         Args:
-            used: per chunk row, for a RELEASE 1 + the step that used the entry, else 0. completed: per chunk row.
+            used: per chunk row, for a RELEASE 1 + the step that used the entry, else 0. completed: per chunk row, steps
+                that have ended.
         """
-        runs, states = self.runs, self.states
+        runs, states, present = self.runs, self.states, self.chunk.present
+        if not (present[Kind.RELEASE] or present[Kind.ALLOC] or present[Kind.SETTLE]):
+            return
         last_use = runs.greatest(used[self.rows], np.zeros(len(self.rows), dtype=np.bool_), states.last_use) - 1
-        done = completed[self.rows]
+        done = completed[self.rows] - 1
         early = (self.is_(Kind.ALLOC) & (last_use > done)) | (self.is_(Kind.SETTLE) & (last_use > done + 1))
         self.must("fence", ~early)
         runs.keep(last_use + 1, states.last_use)

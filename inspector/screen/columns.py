@@ -21,6 +21,10 @@ _DETAILED = frozenset(int(kind) for kind in DETAILED)
 _WIDTH = {int(kind): width for kind, width in DETAILED.items()}
 _EXACT = (int(Kind.PUBLISH), int(Kind.HIT))  # compared as a whole
 
+# A column of kinds is compared with one of these: with a `Kind` numpy takes ten times as long.
+NUMBERS = tuple(np.uint8(number) for number in range(256))
+NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
+
 TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
 BEGINS = (Kind.ADMIT, Kind.RESUME, Kind.FORK)
 ENDS = (Kind.FINISH, Kind.ABORT, Kind.PREEMPT)
@@ -246,9 +250,11 @@ class Chunk:
     def rows(self, *kinds: Kind) -> IntArray:
         """Local numbers of the rows of these kinds."""
         there = [kind for kind in kinds if self.present[kind]]
-        if len(there) <= 1:
-            return np.flatnonzero(self.kind == np.uint8(there[0])) if there else np.empty(0, dtype=np.int64)
-        return np.flatnonzero(_mask(kinds).take(self.kind))
+        if not there:
+            return NO_ROWS
+        if len(there) == 1:
+            return (self.kind == NUMBERS[there[0]]).nonzero()[0]
+        return _mask(kinds).take(self.kind).nonzero()[0]
 
     def detail(self, kind: Kind) -> tuple[IntArray, Detail]:
         """(local rows of the kind, their details)."""
@@ -265,10 +271,10 @@ class Chunk:
         self._rank[every] = detail.at
         return self._rank[rows].astype(np.int64)
 
-    @cached_property
-    def halves(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """`aux` as a packed range, (lower, upper) end; one that is not below 2**31 is negative."""
-        return self.aux.astype(np.int32), (self.aux >> 32).astype(np.int32)
+    def ranges(self, rows: IntArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """`aux` of some rows as a packed range, (lower, upper) end; one that is not below 2**31 is negative."""
+        halves = self.aux.take(rows).view(np.int32)
+        return halves[::2], halves[1::2]
 
     @cached_property
     def tables(self) -> IntArray:
@@ -277,12 +283,14 @@ class Chunk:
         Different ones have different words, as surely as different tables have different digests.
         """
         rows, detail = self.detail(Kind.SCHED)
-        told = detail.values[:, 0] + detail.values[:, 1] * _ODD
-        out = np.zeros(self.length, dtype=np.int64)
-        if len(rows) and detail.at[0] >= 0 and detail.at[-1] - detail.at[0] == len(rows) - 1:  # as a rule
-            out[rows] = told[detail.at[0] : detail.at[-1] + 1]
+        at, out = detail.at, np.zeros(self.length, dtype=np.int64)
+        if not len(rows):
             return out
-        out[rows[detail.at >= 0]] = told[detail.at[detail.at >= 0]]
+        if at[0] >= 0 and at[-1] - at[0] == len(rows) - 1:  # as a rule
+            told = detail.values[at[0] : at[-1] + 1]
+        else:
+            rows, told = rows[at >= 0], detail.values[at[at >= 0]]
+        out[rows] = told[:, 0] + told[:, 1] * _ODD
         return out
 
     @cached_property
@@ -301,7 +309,7 @@ class Chunk:
         out = np.zeros(self.length, dtype=np.bool_)
         rows = self.rows(Kind.COW)
         rows = rows[rows >= 2]
-        same = self.kind[rows - 2] == Kind.ALLOC
+        same = self.kind[rows - 2] == NUMBERS[Kind.ALLOC]
         for name in ("block", "gen", "seq_id", "lblock"):
             column = self.events[name]
             same &= column[rows] == column[rows - 2]

@@ -6,28 +6,51 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvscope.inspector.screen.columns import ENTRY_SIGN, TAKES, Chunk, flags
+from kvscope.inspector.screen.columns import ENTRY_SIGN, TAKES, Chunk
 from kvscope.inspector.screen.runs import Runs
 from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import Kind
 
-_ENTRY = flags((*TAKES, Kind.RELEASE))
-_NAMES = ("seq_id", "lblock", "block", "gen")
+_ENTRY = (*TAKES, Kind.RELEASE)
+_NOWHERE = np.full(2, (1 << 63) - 1, dtype=np.int64)
 
 
 @dataclass
 class Entries:
-    """Table entries that are held between two chunks, in the order they were taken."""
+    """Table entries that are held between two chunks, rising by place and then by time.
 
-    seq_id: IntArray
-    lblock: IntArray
-    block: IntArray
-    gen: IntArray
-    since: IntArray  # number of the event that took it
+    rows: [N, 4] place (sequence id << 32 | logical block), block, life, number of the event that took it.
+    """
+
+    rows: IntArray
 
     @classmethod
     def none(cls) -> Entries:
-        return cls(*(np.empty(0, dtype=np.int64) for _ in range(5)))
+        return cls(np.empty((0, 4), dtype=np.int64))
+
+    @property
+    def seq_id(self) -> IntArray:
+        return self.rows[:, 0] >> 32
+
+    def parted(self, places: IntArray) -> tuple[IntArray, Entries]:
+        """(rows at these places, the others); at most two are at one place."""
+        have = np.concatenate([self.rows[:, 0], _NOWHERE])
+        at = have.searchsorted(places)
+        here = np.zeros(len(have), dtype=np.bool_)
+        for nth in (at, at + 1):
+            here[nth[have[nth] == places]] = True
+        here = here[: len(self.rows)]
+        return self.rows[here], Entries(self.rows[~here])
+
+    def merged(self, more: IntArray) -> Entries:
+        """All of both, which have no place in common."""
+        if not len(more):
+            return self
+        fresh = np.zeros(len(self.rows) + len(more), dtype=np.bool_)
+        fresh[self.rows[:, 0].searchsorted(more[:, 0]) + np.arange(len(more))] = True
+        out = np.empty((len(fresh), 4), dtype=np.int64)
+        out[fresh], out[~fresh] = more, self.rows
+        return Entries(out)
 
 
 class EntryPass:
@@ -38,24 +61,33 @@ class EntryPass:
     """
 
     def __init__(self, chunk: Chunk, held: Entries) -> None:
-        self.chunk = chunk
-        rows = np.flatnonzero(_ENTRY.take(chunk.kind))
-        picked = chunk.picked(rows)
-        old = len(held.since)
-        columns = {name: np.concatenate([getattr(held, name), picked[name]]) for name in _NAMES}
-        sign = np.concatenate([np.ones(old, dtype=np.int64), ENTRY_SIGN[chunk.kind[rows]].astype(np.int64)])
-        local = np.concatenate([np.full(old, -1, dtype=np.int64), rows])
-        since = np.concatenate([held.since, rows + chunk.first])
-        order = _order(columns["seq_id"], columns["lblock"])
-        key = columns["seq_id"][order] << 32 | columns["lblock"][order]
-        self.columns = {name: column[order] for name, column in columns.items()}
-        self.sign, self.local, self.number = sign[order], local[order], since[order]
-        self.runs = Runs(key)
+        self.chunk, self.held = chunk, held
+        self.rows = chunk.rows(*_ENTRY)
         self.current = np.zeros(chunk.length, dtype=np.bool_)  # RELEASE rows of the block that the place holds
         self.since = np.full(chunk.length, -1, dtype=np.int64)  # per RELEASE row: when the entry was taken
 
+    def _sorted(self) -> None:
+        """The rows, and what is held at their places, by place and time."""
+        chunk, rows = self.chunk, self.rows
+        picked = chunk.picked(rows)
+        mine = np.empty((len(rows), 4), dtype=np.int64)
+        mine[:, 0] = picked["seq_id"].astype(np.int64) << 32 | picked["lblock"]
+        mine[:, 1], mine[:, 2], mine[:, 3] = picked["block"], picked["gen"], rows + chunk.first
+        held, self.held = self.held.parted(mine[:, 0])
+        every = np.concatenate([held, mine])
+        order = _order(every[:, 0])
+        sign = np.ones(len(every), dtype=np.int64)
+        sign[len(held) :] = ENTRY_SIGN.take(chunk.kind[rows])
+        local = np.full(len(every), -1, dtype=np.int64)
+        local[len(held) :] = rows
+        self.every, self.sign, self.local = every[order], sign[order], local[order]
+        self.runs = Runs(np.ascontiguousarray(self.every[:, 0]))
+
     def check(self, suspects: dict[str, IntArray]) -> Entries:
         """Add suspicious rows; returns what is held after the chunk."""
+        if not len(self.rows):
+            return self.held
+        self._sorted()
         chunk, runs, sign = self.chunk, self.runs, self.sign
         took = sign > 0
         total = np.cumsum(sign)
@@ -64,7 +96,7 @@ class EntryPass:
         before = after - sign
         newest = runs.last(took)  # of a RELEASE: the last entry taken before it
         previous = np.full(len(sign), -1, dtype=np.int64)  # of a take: the take before it in the same place
-        takes = np.flatnonzero(took)
+        takes = took.nonzero()[0]
         if len(takes):
             near = np.append(-1, takes[:-1])
             previous[takes] = np.where(near >= start[takes], near, -1)
@@ -74,36 +106,32 @@ class EntryPass:
         copy[own] = chunk.starts_copy[self.local[own]]
         sound_take = ~own | (before == 0) | ((before == 1) & copy)
         found = target >= 0
-        same = found & (self.columns["block"][target] == self.columns["block"])
-        same &= self.columns["gen"][target] == self.columns["gen"]
+        block, gen, number = self.every[:, 1], self.every[:, 2], self.every[:, 3]
+        same = found & (block[target] == block) & (gen[target] == gen)
         bad = np.where(took, ~sound_take, ~same)
         if bad.any():
             suspects["entry"] = self.local[bad & own]
-        given = np.flatnonzero(~took)
+        given = (~took).nonzero()[0]
         self.current[self.local[given]] = before[given] == 1
-        self.since[self.local[given]] = np.where(found[given], self.number[target[given]], -1)
+        self.since[self.local[given]] = np.where(found[given], number[target[given]], -1)
         return self._left(after, newest, previous)
 
     def _left(self, after: IntArray, newest: IntArray, previous: IntArray) -> Entries:
         ends = self.runs.ends
         one = newest[ends[after[ends] >= 1]]
         two = previous[newest[ends[after[ends] == 2]]]
-        at = np.concatenate([one, two])
-        at = at[at >= 0]
-        at = at[np.argsort(self.number[at])]
-        return Entries(**{name: self.columns[name][at] for name in _NAMES}, since=self.number[at])
+        at = np.sort(np.concatenate([one, two]))
+        return self.held.merged(self.every[at[at >= 0]])
 
 
-def _order(seq_id: IntArray, lblock: IntArray) -> IntArray:
-    """Indices sorted by (sequence, logical block), in order of time within each; one packed sort where it fits."""
-    if not len(seq_id):
-        return np.empty(0, dtype=np.int64)
-    low, bits_l, bits_n = int(seq_id.min()), int(lblock.max()).bit_length(), len(seq_id).bit_length()
-    bits_s = (int(seq_id.max()) - low).bit_length()
-    if bits_s + bits_l + bits_n < 63 and low >= 0 and int(lblock.min()) >= 0:
-        packed = ((seq_id - low) << bits_l | lblock) << bits_n | np.arange(len(seq_id))
-        return np.asarray(np.sort(packed) & ((1 << bits_n) - 1), dtype=np.int64)
-    return np.lexsort((lblock, seq_id))
+def _order(places: IntArray) -> IntArray:
+    """Indices sorted by place, in order of time within each; one packed sort where it fits."""
+    low, bits = int(places.min()), len(places).bit_length()
+    if low >= 0 and (int(places.max()) - low).bit_length() + bits < 63:
+        packed = (places - low) << bits | np.arange(len(places))
+        packed.sort()
+        return np.asarray(packed & ((1 << bits) - 1), dtype=np.int64)
+    return np.argsort(places, kind="stable")
 
 
 @dataclass

@@ -10,6 +10,7 @@ from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import Kind
 
 _HIT = np.uint8(Kind.HIT)
+_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Numbers:
@@ -42,24 +43,38 @@ class Numbers:
     def _steps(self, chunk: Chunk, begun: IntArray, ended: IntArray) -> IntArray:
         """Steps are counted upwards, and have as many sequences and tokens as they say."""
         begins, ends, scheds = (chunk.rows(kind) for kind in (Kind.STEP_BEGIN, Kind.STEP_END, Kind.SCHED))
-        numbers = chunk.at("step", begins).astype(np.int64)
-        back = begins[np.diff(numbers, prepend=self._step) < 0]
-        self._step = int(numbers[-1]) if len(numbers) else self._step
+        numbers = chunk.at("step", begins).tolist()
+        back = [at for at, was, now in zip(begins, [self._step, *numbers], numbers, strict=False) if now < was]
+        self._step = numbers[-1] if numbers else self._step
+        cuts = np.concatenate([_FIRST, scheds.searchsorted(begins), [len(scheds)]])  # where each step's rows begin
+        outside = self._outside(chunk, begins, ends[ended[ends] >= begun[ends]], scheds, int(cuts[1]))
+        if len(outside):
+            return outside
         have = len(self._open)
         steps = np.zeros((have + len(begins), 3), dtype=np.int64)
         steps[:have], steps[have:, 0] = self._open, chunk.aux[begins]
-        step = np.searchsorted(begins, scheds) - 1 + have  # the last one begun
-        outside = scheds[(step < 0) | (begun[scheds] <= ended[scheds])]
-        if len(outside):
-            return outside
-        fill = np.maximum(chunk.at("fill", scheds), 0)
-        steps[:, 1] += np.bincount(step, minlength=len(steps))
-        steps[:, 2] += np.bincount(step, fill, len(steps)).astype(np.int64)
+        total = np.concatenate([_FIRST, np.maximum(chunk.at("fill", scheds), 0).cumsum(dtype=np.int64)])
+        first = 0 if have else 1  # the rows before the chunk's first step belong to the last one before it
+        steps[have - 1 + first :, 1] += (cuts[1:] - cuts[:-1])[first:]
+        steps[have - 1 + first :, 2] += (total[cuts[1:]] - total[cuts[:-1]])[first:]
         over = steps[: len(ends)]
         ends, tokens = ends[: len(over)], chunk.aux[ends[: len(over)]]
         wrong = (over[:, 0] > 0) & (over[:, 0] != over[:, 1]) | (tokens > 0) & (tokens != over[:, 2])
         self._open = steps[len(ends) :]
-        return np.concatenate([back, ends[wrong & (over[:, 1] > 0)]])
+        return np.concatenate([np.asarray(back, dtype=np.int64), ends[wrong & (over[:, 1] > 0)]])
+
+    def _outside(self, chunk: Chunk, begins: IntArray, closing: IntArray, scheds: IntArray, before: int) -> IntArray:
+        """SCHED rows while no step is open.
+
+        Args:
+            closing: the ends after which none is. before: SCHED rows before the chunk's first step.
+        """
+        if not len(self._open) and before:
+            return scheds[:1]
+        following = begins.searchsorted(closing)
+        until = np.append(begins, chunk.length)[following]
+        lo, hi = scheds.searchsorted(closing), scheds.searchsorted(until)
+        return scheds[lo[lo < hi]]
 
     def _admitted(self, chunk: Chunk) -> IntArray:
         """No more tokens are counted as cached than the hits behind the admission hold."""

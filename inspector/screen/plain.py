@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.screen.columns import Chunk
+from kvscope.inspector.screen.columns import NUMBERS, Chunk
 from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import Kind
 
-_WRITE, _COMMIT, _SCHED = int(Kind.WRITE), int(Kind.COMMIT), int(Kind.SCHED)
+_WRITE, _COMMIT, _SCHED = (NUMBERS[kind] for kind in (Kind.WRITE, Kind.COMMIT, Kind.SCHED))
 Bools = npt.NDArray[np.bool_]
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -37,8 +37,9 @@ def _kept(kind: npt.NDArray[np.uint8], plain: Bools, write: Bools, reach: npt.ND
     """What is left. A tail ends with a WRITE, or with a row of kind `other` behind one."""
     if not len(kind):
         return Kept(_NONE, kind, _NONE, _NONE, _NONE.astype(np.int8))
-    index = np.flatnonzero(~plain)
-    end = np.append(index[1:], len(kind)) - 1
+    index = (~plain).nonzero()[0]
+    end = np.empty_like(index)
+    end[:-1], end[-1] = index[1:] - 1, len(kind) - 1
     has = end > index
     wrote = write[end]
     at = end - ~wrote  # the last WRITE, unless the tail is one other row behind the kept one
@@ -59,7 +60,7 @@ def beyond_writes(chunk: Chunk, blocks: IntArray, rows: IntArray, block_size: in
     kind = chunk.kind.take(rows)
     plain = np.zeros(len(rows), dtype=np.bool_)
     write, commit = kind == _WRITE, kind == _COMMIT
-    lo, hi = (half.take(rows) for half in chunk.halves)
+    lo, hi = chunk.ranges(rows)
     holder, place = chunk.holder.take(rows), chunk.place.take(rows)
     committed = commit[1:] & write[:-1]
     for column in (blocks, holder, place):  # life, sequence, logical block, counts: all as in the row before
@@ -82,7 +83,7 @@ def beyond_steps(chunk: Chunk, sequences: IntArray, rows: IntArray, block_size: 
     kind = chunk.kind.take(rows)
     plain = np.zeros(len(rows), dtype=np.bool_)
     write, sched = kind == _WRITE, kind == _SCHED
-    lo, hi = (half.take(rows) for half in chunk.halves)
+    lo, hi = chunk.ranges(rows)
     lblock = chunk.lblock.take(rows)
     base = lblock * np.int64(block_size)
     reach = base + hi

@@ -28,6 +28,7 @@ from kvscope.inspector.source import Frozen, IntArray, gap_rows
 from kvscope.traces.schema import Kind, Reason
 
 CHUNK = 1 << 17
+_COUNTED = np.array(COUNTED, dtype=np.int64)
 _REFUSED, _WAIT, _NO_BLOCKS = np.uint8(Kind.REFUSED), np.uint8(Kind.WAIT), np.uint8(Reason.NO_BLOCKS)
 _ASKING = frozenset(int(kind) for kind in ASKING)
 _MOST_UNASKED = 256  # chunks
@@ -204,33 +205,34 @@ class Screen:
         sequences = SequencePass(chunk, self.sequences, entries, self.block_size, found)
         sequences.positions(blocks.written_of)
         sequences.tables()
-        sequences.steps(begun - 1)
+        sequences.steps(begun)
         blocks.publication(ordered=self._ordered)
         blocks.copies()
-        blocks.fences(sequences.used, ended - 1)
+        blocks.fences(sequences.used, ended)
         self._witnesses(chunk, blocks, sequences, found)
 
     def _witnesses(self, chunk: Chunk, blocks: BlockPass, sequences: SequencePass, found: dict[str, IntArray]) -> None:
         """The pool's own counters at each WITNESS are those that its events make."""
         rows, detail = chunk.detail(Kind.WITNESS)
         count, width = len(rows) + 1, len(COUNTED) + 1
-        since = np.searchsorted(rows, blocks.rows)  # the witness that first sees the row; none: the last of all
+        witnessed = _counted(chunk, rows, 0)
+        since = witnessed.take(blocks.rows)  # the witness that first sees the row; none: the last of all
         before, after = blocks.counts()
         changes = np.bincount(since * width + after, minlength=count * width)
         changes -= np.bincount(since * width + before, minlength=count * width)
-        by_state = np.cumsum(changes.reshape(count, width)[:, list(COUNTED)], axis=0) + self._counts
+        by_state = changes.reshape(count, width)[:, _COUNTED].cumsum(axis=0) + self._counts
 
-        touching = np.flatnonzero(ENTRY_SIGN.take(sequences.kind))
-        since = np.searchsorted(rows, sequences.rows[touching])
-        sign = ENTRY_SIGN.take(sequences.kind[touching])
+        sign = ENTRY_SIGN.take(sequences.kind)
+        touching = sign.nonzero()[0]
+        since, sign = witnessed.take(sequences.rows[touching]), sign[touching]
         taken = np.bincount(since[sign > 0], minlength=count) - np.bincount(since[sign < 0], minlength=count)
-        entries = np.cumsum(taken) + self._table_entries
+        entries = taken.cumsum() + self._table_entries
         words = np.zeros(count, dtype=np.uint64)
         np.add.at(words, since, sequences.words[touching])
-        digest = np.cumsum(words, dtype=np.uint64) + self._digest
-        over = np.flatnonzero(sequences.left_over)
-        lost = np.bincount(np.searchsorted(rows, sequences.rows[over]), sequences.left_over[over], count)
-        left = np.cumsum(lost.astype(np.int64)) + self._left_over
+        digest = words.cumsum() + self._digest
+        over = sequences.left_over.nonzero()[0]
+        lost = np.bincount(witnessed.take(sequences.rows[over]), sequences.left_over[over], count)
+        left = lost.astype(np.int64).cumsum() + self._left_over
 
         seen = np.arange(len(rows))
         whole = detail.at >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.screen.columns import BEGINS, ENDS, ENTRY_SIGN, TAKES, Chunk, flags, table
+from kvscope.inspector.screen.columns import BEGINS, ENDS, ENTRY_SIGN, NUMBERS, TAKES, Chunk, flags, table
 from kvscope.inspector.screen.entries import EntryPass
 from kvscope.inspector.screen.plain import beyond_steps
 from kvscope.inspector.screen.runs import Runs, sorted_rows
@@ -16,6 +16,7 @@ _KINDS = flags((*TAKES, *BEGINS, *ENDS, Kind.RELEASE, Kind.WRITE, Kind.SCHED, Ki
 _BEGINS, _RESETS = flags(BEGINS), flags((*BEGINS, *ENDS, Kind.TRUNCATE, Kind.COW))
 _OVER = table(dict.fromkeys(BEGINS, 0) | dict.fromkeys(ENDS, 1), -1)
 _ENDS = flags(ENDS)
+_WINDOW = np.uint8(Reason.WINDOW)
 _MOST = 1 << 40  # positions
 MOST_SEQUENCES = 1 << 24
 
@@ -52,7 +53,7 @@ class SequencePass:
     ) -> None:
         self.chunk, self.states, self.pass_of_entries, self.block_size = chunk, states, entries, block_size
         self.suspects = suspects
-        rows = np.flatnonzero(_KINDS.take(chunk.kind))
+        rows = _KINDS.take(chunk.kind).nonzero()[0]
         seq_id = chunk.seq_id.take(rows)
         if len(rows) and (int(seq_id.min()) < 0 or int(seq_id.max()) >= len(states.reach)):
             outside = (seq_id < 0) | (seq_id >= len(states.reach))
@@ -71,7 +72,7 @@ class SequencePass:
         self.used = np.zeros(chunk.length, dtype=np.int64)
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.kind == kind)
+        return np.asarray(self.kind == NUMBERS[kind])
 
     def column(self, name: str) -> IntArray:
         return np.ascontiguousarray(self._picked[name])
@@ -105,7 +106,8 @@ class SequencePass:
         placed = write | copy | (ENTRY_SIGN.take(kind) != 0)
         self.must("positions", (~placed | (base >= 0)) & (ext >= 0) & (ext < _MOST))
         resets = _RESETS[kind]
-        reach = runs.greatest(np.maximum(ext.clip(0, _MOST - 1), self.kept.reach), resets, states.reach)
+        reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST - 1), self.kept.reach)
+        reach = runs.greatest(reach, resets, states.reach)
         before = runs.before(reach, states.reach)
         runs.keep(reach, states.reach)
 
@@ -119,13 +121,13 @@ class SequencePass:
         self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base >= before))
         self.must("copied in order", ~copy | (before >= base))
         gone = self.is_(Kind.RELEASE) & self.pass_of_entries.current[self.rows]
-        self.must("still needed", ~gone | (before <= base) | (self.column("reason") == Reason.WINDOW))
+        self.must("still needed", ~gone | (before <= base) | (self.column("reason") == _WINDOW))
 
     def tables(self) -> None:
         """The worker's table is the one that the events make; a sequence begins with an empty one."""
         runs, states, kind = self.runs, self.states, self.kind
         sign = ENTRY_SIGN.take(kind).astype(np.int64)
-        touching = np.flatnonzero(sign)
+        touching = sign.nonzero()[0]
         words = np.zeros(len(kind), dtype=np.uint64)
         entry = (self._picked[name][touching].astype(np.int64).view(np.uint64) for name in ("block", "gen", "lblock"))
         found = digest_words(*entry)
@@ -134,7 +136,7 @@ class SequencePass:
         entries = runs.running(sign, states.entries)
         digest = runs.running(words, states.digest)
         self.must("begins empty", ~_BEGINS[kind] | (entries == 0))
-        at = np.flatnonzero(self.is_(Kind.SCHED))
+        at = self.is_(Kind.SCHED).nonzero()[0]
         where = self.chunk.detail_at(Kind.SCHED, self.rows[at])
         at, where = at[where >= 0], where[where >= 0]
         told = self.chunk.detail(Kind.SCHED)[1].values[where]
@@ -146,8 +148,8 @@ class SequencePass:
 
     def _slides(self) -> bool:
         """Whether any sequence has given back blocks behind its attention window."""
-        given = np.flatnonzero(self.is_(Kind.RELEASE))
-        window = self._picked["reason"][given] == Reason.WINDOW
+        given = self.is_(Kind.RELEASE).nonzero()[0]
+        window = self._picked["reason"][given] == _WINDOW
         self._behind = given[window & self.pass_of_entries.current[self.rows[given]]]
         self.states.windows |= bool(len(self._behind))
         return self.states.windows
@@ -184,7 +186,7 @@ class SequencePass:
         """Which step used what a sequence gives back.
 
         Args:
-            begun: per chunk row the ordinal of the last step that began.
+            begun: per chunk row, steps so far.
         """
         runs, states, chunk = self.runs, self.states, self.chunk
         sched = self.is_(Kind.SCHED)
@@ -192,7 +194,7 @@ class SequencePass:
         at = np.where(tail, self.tail_sched, self.rows)
         sched |= tail
         seq = runs.filled(at + chunk.first, sched, states.sched_seq)
-        step = runs.filled(begun[at], sched, states.sched_step)
+        step = runs.filled(begun[at] - 1, sched, states.sched_step)
         release = self.is_(Kind.RELEASE)
         rows = self.rows[release]
         since = self.pass_of_entries.since[rows]
