@@ -95,7 +95,7 @@ def offline(events: int) -> list[dict[str, Any]]:
     sink = MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
     load = Load(sink, 64)
     while len(sink.events) < events:
-        for _ in range(200):
+        for _ in range(20):
             load.step()
     count = len(sink.events)
     trace = _Columns(sink)
@@ -103,7 +103,7 @@ def offline(events: int) -> list[dict[str, Any]]:
     if not result.clean:
         raise SystemExit(f"the load is not clean: {result.findings[0].why}")
     fast = min(spent(lambda: check(trace)) for _ in range(ROUNDS))
-    slow = min(spent(lambda: check(trace, replay=True)) for _ in range(2))
+    slow = spent(lambda: check(trace, replay=True))
     rate, base = count / fast * 1e-6, count / slow * 1e-6
     return [
         row(f"check, {count:,} clean events, 64 sequences a step", rate, "M events/s", base, gate=OFFLINE_GATE,
@@ -147,9 +147,7 @@ class Tape:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._sink, name)
-        if not name.startswith(
-            ("emit", "detail")
-        ):  # `begin` looks for call sites, and the benchmark's are not an engine's
+        if not name.startswith(("emit", "detail")):  # `begin` looks for call sites: the benchmark's are no engine's
             return method
 
         def call(*args: Any, **named: Any) -> Any:
@@ -245,12 +243,33 @@ def emits(rows: int = 20_000, width: int = 64) -> list[dict[str, Any]]:
     ]
 
 
-def run(events: int) -> list[dict[str, Any]]:
-    """All rows."""
+def parts(events: int) -> list[tuple[str, Callable[[], list[dict[str, Any]]]]]:
+    """What is measured: (what is told meanwhile, measure)."""
     return [
-        *offline(events), *emits(), *online(64, 900, every=None), *online(64, 300, every=4096),
-        *online(64, 60, every=1), *online(1, 300, every=1),
-    ]  # fmt: skip
+        ("a trace checked", lambda: offline(events)),
+        ("rows emitted", emits),
+        ("looks as large as the stream is fast", lambda: online(64, 900, every=None)),
+        ("looks every 4,096 events", lambda: online(64, 300, every=4096)),
+        ("a look each step", lambda: [*online(64, 60, every=1), *online(1, 300, every=1)]),
+    ]
+
+
+def run(events: int, *, progress: bool = False) -> list[dict[str, Any]]:
+    """All rows."""
+    rows: list[dict[str, Any]] = []
+    measured = parts(events)
+    for number, (what, measure) in enumerate(measured, 1):
+        if progress:
+            print(f"measuring {number} of {len(measured)}: {what}", file=sys.stderr, flush=True)
+        rows += measure()
+    return rows
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """A row as a line of text."""
+    verdict = "" if row["gate"] is None else f"gate {row['gate']:g} {'ok' if row['ok'] else 'MISSED'}"
+    beside = "" if row["baseline"] is None else f"baseline {row['baseline']:9.2f}  x {row['ratio']:8.2f}"
+    return f"{row['name']:74} {row['value']:10.2f} {row['unit']:11} {beside}  {verdict}".rstrip()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -259,14 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
     parser.add_argument("--events", type=int, default=500_000, help="events of the offline trace (default 500,000)")
     options = parser.parse_args(arguments)
-    rows = run(options.events)
-    if options.json:
-        print(json.dumps({"rows": rows}))
-    else:
-        for r in rows:
-            verdict = "" if r["gate"] is None else f"gate {r['gate']:g} {'ok' if r['ok'] else 'MISSED'}"
-            beside = "" if r["baseline"] is None else f"baseline {r['baseline']:9.2f}  x {r['ratio']:8.2f}"
-            print(f"{r['name']:60} {r['value']:10.2f} {r['unit']:11} {beside}  {verdict}")
+    rows = run(options.events, progress=not options.json)
+    print(json.dumps({"rows": rows}) if options.json else "\n".join(map(text_of, rows)))
     return 1 if any(r["ok"] is False for r in rows) else 0
 
 

@@ -233,6 +233,7 @@ class OnlineSanitizer:
         assert self._screen is not None
         if self._facts:
             self._screen.learn(self._facts, self._block_bytes)
+            self._facts = []
             if self._screen.suspects:
                 return True
         self._screen.detail = details.get

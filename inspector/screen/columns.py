@@ -253,7 +253,7 @@ class Chunk:
         if not there:
             return NO_ROWS
         if len(there) == 1:
-            return (self.kind == NUMBERS[there[0]]).nonzero()[0]
+            return np.asarray(self.kind == NUMBERS[there[0]]).nonzero()[0]
         return _mask(kinds).take(self.kind).nonzero()[0]
 
     def detail(self, kind: Kind) -> tuple[IntArray, Detail]:

@@ -20,7 +20,7 @@ from kvscope.traces.schema import Kind
 
 _WRITE, _COMMIT, _SCHED = (NUMBERS[kind] for kind in (Kind.WRITE, Kind.COMMIT, Kind.SCHED))
 Bools = npt.NDArray[np.bool_]
-_NONE = np.empty(0, dtype=np.int64)
+FEW = 512  # rows, often of a single step, among which to look for plain ones costs more than to judge all
 
 
 class Kept(NamedTuple):
@@ -33,10 +33,15 @@ class Kept(NamedTuple):
     bound: npt.NDArray[np.int8]  # 1: the last row of the tail is a WRITE; 0: another; -1: there is no tail
 
 
-def _kept(kind: npt.NDArray[np.uint8], plain: Bools, write: Bools, reach: npt.NDArray[Any], other: int) -> Kept:
+def _all(kind: npt.NDArray[np.uint8]) -> Kept:
+    """All rows, none of them plain."""
+    zeros = np.zeros(len(kind), dtype=np.int64)
+    none = zeros - 1
+    return Kept(np.arange(len(kind)), kind, zeros, none, none.astype(np.int8))
+
+
+def _kept(kind: npt.NDArray[np.uint8], plain: Bools, write: Bools, reach: npt.NDArray[Any], other: np.uint8) -> Kept:
     """What is left. A tail ends with a WRITE, or with a row of kind `other` behind one."""
-    if not len(kind):
-        return Kept(_NONE, kind, _NONE, _NONE, _NONE.astype(np.int8))
     index = (~plain).nonzero()[0]
     end = np.empty_like(index)
     end[:-1], end[-1] = index[1:] - 1, len(kind) - 1
@@ -58,6 +63,8 @@ def beyond_writes(chunk: Chunk, blocks: IntArray, rows: IntArray, block_size: in
         blocks, rows: sorted by block; rows are local to the chunk.
     """
     kind = chunk.kind.take(rows)
+    if len(rows) <= FEW:
+        return _all(kind)
     plain = np.zeros(len(rows), dtype=np.bool_)
     write, commit = kind == _WRITE, kind == _COMMIT
     lo, hi = chunk.ranges(rows)
@@ -81,6 +88,8 @@ def beyond_steps(chunk: Chunk, sequences: IntArray, rows: IntArray, block_size: 
         sequences, rows: sorted by sequence; rows are local to the chunk.
     """
     kind = chunk.kind.take(rows)
+    if len(rows) <= FEW:
+        return _all(kind)
     plain = np.zeros(len(rows), dtype=np.bool_)
     write, sched = kind == _WRITE, kind == _SCHED
     lo, hi = chunk.ranges(rows)
