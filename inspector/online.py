@@ -23,7 +23,7 @@ from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.given import remembered
 from kvscope.inspector.limits import LIMITING
-from kvscope.inspector.screen.columns import Chunk, GivenDetails
+from kvscope.inspector.screen.columns import GivenDetails
 from kvscope.inspector.screen.screen import Screen, understood
 from kvscope.inspector.source import TraceLike, frozen, rows_until
 from kvscope.traces.schema import Kind
@@ -237,10 +237,11 @@ class OnlineSanitizer:
             if self._screen.suspects:
                 return True
         self._screen.detail = details.get
-        chunk = Chunk(rows, first, details)
-        if details.ragged or not understood(chunk.present):
+        kinds = np.ascontiguousarray(rows["kind"])
+        present = np.bincount(kinds, minlength=256)
+        if details.ragged or not understood(present):
             return True
-        return self._screen.feed(chunk)
+        return self._screen.look(rows, first, details, kinds, present)
 
     def _follow(self) -> None:
         """Play to the detectors what the trace holds beyond what they have seen."""

@@ -87,6 +87,10 @@ class BlockStates:
                 if isinstance(fresh, np.ndarray):
                     setattr(self, name, np.concatenate([getattr(self, name), fresh]))
 
+    def in_use_from(self, block: int) -> bool:
+        """Whether a block with this id or a greater one is held, cached or in quarantine."""
+        return bool(((self.ref[block:] != 0) | (self.published[block:] != 0) | (self.place[block:] != FREE)).any())
+
 
 def entry_key(seq_id: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
     """One word per table entry, its own: sums of them add and take away exactly."""
@@ -96,12 +100,14 @@ def entry_key(seq_id: IntArray, lblock: IntArray) -> npt.NDArray[np.uint64]:
 class BlockPass:
     """The rows of a chunk sorted by block. `suspects` collects, by rule, the local rows that break it."""
 
-    def __init__(self, chunk: Chunk, states: BlockStates, block_size: int, suspects: dict[str, IntArray]) -> None:
+    def __init__(
+        self, chunk: Chunk, states: BlockStates, num_blocks: int, block_size: int, suspects: dict[str, IntArray]
+    ) -> None:
         self.chunk, self.states, self.block_size, self.suspects = chunk, states, block_size, suspects
         rows = _BLOCK.take(chunk.kind).nonzero()[0]
         block = chunk.block.take(rows)
-        if len(rows) and (int(block.min()) < 0 or int(block.max()) >= len(states.gen)):
-            outside = (block < 0) | (block >= len(states.gen))
+        if len(rows) and (int(block.min()) < 0 or int(block.max()) >= num_blocks):
+            outside = (block < 0) | (block >= num_blocks)
             self._suspect("block exists", rows[outside])
             rows, block = rows[~outside], block[~outside]
         keys, rows = sorted_rows(block, rows, len(states.gen))
@@ -189,6 +195,9 @@ class BlockPass:
         reach = np.minimum(np.maximum(hi, 0), size) * write
         if copies is not None:
             reach[copy] = copies.clip(0, size)
+        if self.chunk.present[Kind.SWAP_IN]:  # its slots count as written from then on
+            arrives = self.is_(Kind.SWAP_IN)
+            reach[arrives] = self._filled(arrives)
         written = runs.greatest(np.maximum(reach, self.kept.reach), alloc, states.written)
         before = runs.before(written, states.written)
         self.written = np.maximum(before * ~alloc, reach)
@@ -208,6 +217,11 @@ class BlockPass:
         alone = (self.entries == 1) & (keys == key) & (self.published == 0)
         self.must("writer", ~write | alone)
         self._leased(write, lo, alloc)
+
+    def _filled(self, which: npt.NDArray[np.bool_]) -> IntArray:
+        """`fill` of these rows; 0 where it is not below the size of a block."""
+        fill = self._picked["fill"][which].astype(np.int64)
+        return np.where((fill >= 0) & (fill <= self.block_size), fill, 0)
 
     def _leased(self, write: npt.NDArray[np.bool_], lo: IntArray, alloc: npt.NDArray[np.bool_]) -> None:
         """No write into slots that a lease covers."""

@@ -16,7 +16,11 @@ from kvscope.traces.details import picked
 from kvscope.traces.schema import EventArray, Kind
 
 # Kinds whose details the detectors look at, and how many values of each; the others' are never read.
-DETAILED = {Kind.SCHED: 2, Kind.COW: 4, Kind.LEASE: 2, Kind.WITNESS: 8, Kind.PUBLISH: 4, Kind.HIT: 4}
+DETAILED = {
+    Kind.SCHED: 2, Kind.COW: 4, Kind.LEASE: 2, Kind.WITNESS: 9, Kind.PUBLISH: 4, Kind.HIT: 4, Kind.SWAP_OUT: 2,
+    Kind.SWAP_IN: 2,
+}  # fmt: skip
+_LEAST = {int(kind): 8 if kind == Kind.WITNESS else width for kind, width in DETAILED.items()}  # what is not told is -1
 _DETAILED = frozenset(int(kind) for kind in DETAILED)
 _WIDTH = {int(kind): width for kind, width in DETAILED.items()}
 _EXACT = (int(Kind.PUBLISH), int(Kind.HIT))  # compared as a whole
@@ -87,12 +91,15 @@ def _matrix(
     kind: Kind, seqs: IntArray, offsets: IntArray, values: IntArray
 ) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
     """(numbers, values as rows) of the details of one kind; None where they are not as wide as that kind's are."""
-    width, lengths = DETAILED[kind], np.diff(offsets)
+    width, least, lengths = DETAILED[kind], _LEAST[int(kind)], np.diff(offsets)
     if (lengths == width).all():
         return seqs, values.reshape(-1, width)
-    if kind in _EXACT or not (lengths >= width).all():
+    if kind in _EXACT or not (lengths >= least).all():
         return None
-    return seqs, values[offsets[:-1, None] + np.arange(width)]
+    out = np.full((len(seqs), width), -1, dtype=np.int64)
+    for told, columns in ((lengths >= least, np.arange(least)), (lengths >= width, np.arange(least, width))):
+        out[np.ix_(told, columns)] = values[offsets[:-1][told, None] + columns]
+    return seqs, out
 
 
 def _no_matrix(kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
@@ -130,14 +137,13 @@ class GivenDetails:
             if number in _DETAILED:
                 self._fits(number, len(told))
                 alone[number][0].append(seq)
-                alone[number][1].append(told[: _WIDTH[number]])
+                alone[number][1].append([*told, -1][: _WIDTH[number]])
         self._tables = {}
         if not self.ragged:
             self._tables = {number: _together(found[number], *alone[number], _WIDTH[number]) for number in _DETAILED}
 
     def _fits(self, number: int, values: int) -> None:
-        width = _WIDTH[number]
-        self.ragged |= values < width or (number in _EXACT and values != width)
+        self.ragged |= values < _LEAST[number] or (number in _EXACT and values != _WIDTH[number])
 
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""
@@ -162,7 +168,11 @@ def _together(
     if not parts:
         return known, values
     numbers: IntArray = np.concatenate([np.arange(seq, seq + len(part), dtype=np.int64) for seq, part in parts])
-    matrix = np.concatenate([part[:, :width] for _, part in parts])
+    matrix = np.full((len(numbers), width), -1, dtype=np.int64)
+    end = 0
+    for _, part in parts:
+        begin, end = end, end + len(part)
+        matrix[begin:end, : part.shape[1]] = part[:, :width]
     if not len(known):
         return numbers, matrix
     again = np.isin(numbers, known)

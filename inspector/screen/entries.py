@@ -1,4 +1,4 @@
-"""Table entries and leases: each is taken once and given back once, as the same life of the same block."""
+"""Table entries: each is taken once and given back once, as the same life of the same block."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvscope.inspector.screen.columns import ENTRY_SIGN, TAKES, Chunk
+from kvscope.inspector.screen.columns import ENTRY_SIGN, NUMBERS, TAKES, Chunk
 from kvscope.inspector.screen.runs import Runs
 from kvscope.inspector.source import IntArray
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import Kind, Reason
 
+_RESIZED = np.uint8(Reason.RESIZED)  # its bytes were moved into another block, for the pool shrinks
 _ENTRY = (*TAKES, Kind.RELEASE)
 _NOWHERE = np.full(2, (1 << 63) - 1, dtype=np.int64)
 
@@ -101,10 +102,13 @@ class EntryPass:
             near = np.append(-1, takes[:-1])
             previous[takes] = np.where(near >= start[takes], near, -1)
         target = np.where(before == 1, newest, np.where(before == 2, previous[newest], -1))
-        copy = np.zeros(len(sign), dtype=np.bool_)
+        replaces = np.zeros(len(sign), dtype=np.bool_)  # what stands there is released in the rows that follow
         own = self.local >= 0
-        copy[own] = chunk.starts_copy[self.local[own]]
-        sound_take = ~own | (before == 0) | ((before == 1) & copy)
+        replaces[own] = chunk.starts_copy[self.local[own]]
+        shared = self.local[own & took]
+        shared = shared[(chunk.kind[shared] == NUMBERS[Kind.SHARE]) & (chunk.at("reason", shared) == _RESIZED)]
+        replaces |= np.isin(self.local, shared)
+        sound_take = ~own | (before == 0) | ((before == 1) & replaces)
         found = target >= 0
         block, gen, number = self.every[:, 1], self.every[:, 2], self.every[:, 3]
         same = found & (block[target] == block) & (gen[target] == gen)
@@ -134,26 +138,4 @@ def _order(places: IntArray) -> IntArray:
     return np.argsort(places, kind="stable")
 
 
-@dataclass
-class Leases:
-    """Leases that are held between two chunks: (lease id, block) -> life."""
-
-    held: dict[tuple[int, int], int]
-
-    def check(self, chunk: Chunk, suspects: dict[str, IntArray]) -> None:
-        """A lease holds a block once at a time, and ends on the life that it began on."""
-        rows = chunk.rows(Kind.LEASE, Kind.UNLEASE)
-        bad = []
-        columns = (rows, chunk.kind[rows], chunk.aux[rows], chunk.block[rows], chunk.at("gen", rows))
-        for row, kind, lease, block, gen in zip(*(c.tolist() for c in columns), strict=True):
-            if kind == Kind.LEASE:
-                if (lease, block) in self.held:
-                    bad.append(row)
-                self.held[lease, block] = gen
-            elif self.held.pop((lease, block), None) != gen:
-                bad.append(row)
-        if bad:
-            suspects["lease id"] = np.asarray(bad, dtype=np.int64)
-
-
-__all__ = ["Entries", "EntryPass", "Leases"]
+__all__ = ["Entries", "EntryPass"]

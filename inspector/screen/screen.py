@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,33 @@ import numpy.typing as npt
 from kvscope.inspector.limits import impossible, limits_of
 from kvscope.inspector.progress import ASKING, RULE_KINDS, Waiting, watermark_of, window_of
 from kvscope.inspector.screen.blocks import COUNTED, HELD, QUARANTINED, BlockPass, BlockStates
-from kvscope.inspector.screen.columns import ENTRY_SIGN, Chunk, DetailTables, PartDetails, flags
-from kvscope.inspector.screen.entries import Entries, EntryPass, Leases
+from kvscope.inspector.screen.columns import (
+    ENTRY_SIGN,
+    NUMBERS,
+    Chunk,
+    DetailTables,
+    GivenDetails,
+    PartDetails,
+    flags,
+)
+from kvscope.inspector.screen.entries import Entries, EntryPass
 from kvscope.inspector.screen.numbers import Numbers
 from kvscope.inspector.screen.runs import ROW_BITS
 from kvscope.inspector.screen.sequences import SequencePass, SequenceStates
-from kvscope.inspector.source import Frozen, IntArray, gap_rows
+from kvscope.inspector.screen.transfers import Steps, Transfers
+from kvscope.inspector.source import Frozen, IntArray, gap_rows, size_after
 from kvscope.traces.schema import Kind, Reason
 
 CHUNK = 1 << 17
 _COUNTED = np.array(COUNTED, dtype=np.int64)
 _REFUSED, _WAIT, _NO_BLOCKS = np.uint8(Kind.REFUSED), np.uint8(Kind.WAIT), np.uint8(Reason.NO_BLOCKS)
 _ASKING = frozenset(int(kind) for kind in ASKING)
+_RESIZES = (int(Kind.GROW), int(Kind.SHRINK))
 _MOST_UNASKED = 256  # chunks
 _MOST_BLOCKS = 1 << 21
 
 # Kinds whose meaning for the ledger is known here.
-UNDERSTOOD = flags(k for k in Kind if k not in (Kind.SWAP_OUT, Kind.SWAP_IN, Kind.GROW, Kind.SHRINK, Kind.GAP))
+UNDERSTOOD = flags(k for k in Kind if k != Kind.GAP)
 
 
 def understood(present: IntArray) -> bool:
@@ -68,7 +79,7 @@ def screen(trace: Frozen) -> Screened:
     if trace.num_blocks >= _MOST_BLOCKS:
         return Screened({"too large": 0}, 0, 0)
     whole = None if trace.on_demand else DetailTables(trace)
-    made = Screen(trace.num_blocks, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
+    made = Screen(size_after(trace, 0), trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
                   asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
     made.learn(trace.facts, trace.block_bytes)
     made.detail = trace.detail
@@ -77,7 +88,7 @@ def screen(trace: Frozen) -> Screened:
         details = whole or PartDetails(trace, first, its)
         if details.ragged:
             return Screened({"details": first}, 0, 0)
-        if made.feed(Chunk(part, first, details, its, present)):
+        if made.look(part, first, details, its, present):
             break
     else:
         made.finish(len(events))
@@ -98,6 +109,15 @@ def _chunks(kinds: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
         start = end
 
 
+def _pieces(kinds: npt.NDArray[np.uint8], present: IntArray) -> Iterable[tuple[int, int]]:
+    """Cut so that a row that changes the pool's size begins a piece."""
+    cuts = {0, len(kinds)}
+    for kind in (Kind.GROW, Kind.SHRINK):
+        if present[kind]:
+            cuts.update((kinds == NUMBERS[kind]).nonzero()[0].tolist())
+    return pairwise(sorted(cuts))
+
+
 def _counted(chunk: Chunk, rows: IntArray, before: int) -> IntArray:
     """How many of `rows` there are up to each row of the chunk, on top of those before it."""
     out = np.zeros(chunk.length, dtype=np.int64)
@@ -112,7 +132,7 @@ class Screen:
     def __init__(self, num_blocks: int, block_size: int, *, ordered: bool = True, asks: bool = True) -> None:
         self.num_blocks, self.block_size, self._ordered = num_blocks, block_size, ordered
         self.blocks, self.sequences = BlockStates(0), SequenceStates(64)
-        self.entries, self.leases = Entries.none(), Leases({})
+        self.entries, self.transfers = Entries.none(), Transfers()
         self.suspects: dict[str, int] = {}
         self._begun = self._ended = 0  # steps
         self._counts = np.asarray([num_blocks, 0, 0, 0, 0, 0])  # blocks by state
@@ -138,11 +158,27 @@ class Screen:
         if watermark is not None:
             self._waiting.watermark = watermark
 
+    def look(
+        self,
+        events: npt.NDArray[np.void],
+        first: int,
+        details: DetailTables | GivenDetails,
+        kinds: npt.NDArray[np.uint8],
+        present: IntArray,
+    ) -> bool:
+        """Look at the next events, of which `first` is the number of the first; returns whether any is suspicious."""
+        return any(
+            self.feed(Chunk(events[lo:hi], first + lo, details, kinds[lo:hi], present))
+            for lo, hi in _pieces(kinds, present)
+        )
+
     def feed(self, chunk: Chunk) -> bool:
-        """Look at the next events; returns whether anything is suspicious."""
+        """Look at the next events, of which only the first may resize; returns whether anything is suspicious."""
+        found: dict[str, IntArray] = {}
+        if chunk.length and chunk.kind[0] in _RESIZES and self._resized_wrongly(chunk):
+            found["resize"] = np.zeros(1, dtype=np.int64)
         self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1)
         self.blocks.reserve(min(int(chunk.block.max(initial=-1)) + 1, self.num_blocks), self.num_blocks)
-        found: dict[str, IntArray] = {}
         ends = chunk.rows(Kind.STEP_END)
         begun, ended = _counted(chunk, chunk.rows(Kind.STEP_BEGIN), self._begun), _counted(chunk, ends, self._ended)
         unbegun = ends[ended[ends] > begun[ends]]
@@ -150,7 +186,7 @@ class Screen:
             found["step end"] = unbegun
         self._beside(chunk, found)
         self.numbers.check(chunk, found, begun, ended)
-        blocks = BlockPass(chunk, self.blocks, self.block_size, found)
+        blocks = BlockPass(chunk, self.blocks, self.num_blocks, self.block_size, found)
         blocks.lives_and_counts()
         blocks.transitions()
         if not found:  # what follows sums up what these rules make sound
@@ -160,6 +196,15 @@ class Screen:
             self.suspects.setdefault(rule, chunk.first + int(np.min(rows, initial=chunk.length)))
         self._begun, self._ended = (int(begun[-1]), int(ended[-1])) if chunk.length else (self._begun, self._ended)
         return bool(self.suspects)
+
+    def _resized_wrongly(self, chunk: Chunk) -> bool:
+        """Take the pool's new size; returns whether it may not have it."""
+        size, before, limits = int(chunk.aux[0]), int(chunk.lblock[0]), self.numbers.limits
+        if before != self.num_blocks or not 0 <= size < _MOST_BLOCKS or limits.too_many(size):
+            return True
+        self._counts[0] += size - before - limits.never_free(size) + limits.never_free(before)
+        self.num_blocks = size
+        return self.blocks.in_use_from(size)
 
     def _beside(self, chunk: Chunk, found: dict[str, IntArray]) -> None:
         """Rows that are no moves of blocks: mismatches, needless waits, windows that were cut too short."""
@@ -201,7 +246,7 @@ class Screen:
     ) -> None:
         entries = EntryPass(chunk, self.entries)
         self.entries = entries.check(found)
-        self.leases.check(chunk, found)
+        self.transfers.check(chunk, found, Steps(begun, ended, self.sequences.sched_step))
         sequences = SequencePass(chunk, self.sequences, entries, self.block_size, found)
         sequences.positions(blocks.written_of)
         sequences.tables()
@@ -254,7 +299,7 @@ class Screen:
         done = self._ended
         left = {
             "entry left": bool(self.sequences.over[held.seq_id].any()),
-            "lease left": bool(self.leases.held),
+            "lease left": bool(self.transfers.held),
             "block left": bool((unheld & blocks.touched & (blocks.place == HELD) & (blocks.published == 0)).any()),
             "quarantine left": bool(((blocks.place == QUARANTINED) & (blocks.last_use <= done)).any()),
         }

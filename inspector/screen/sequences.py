@@ -12,7 +12,7 @@ from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import Kind, Reason, digest_words
 
-_KINDS = flags((*TAKES, *BEGINS, *ENDS, Kind.RELEASE, Kind.WRITE, Kind.SCHED, Kind.TRUNCATE, Kind.COW))
+_KINDS = flags((*TAKES, *BEGINS, *ENDS, Kind.RELEASE, Kind.WRITE, Kind.SCHED, Kind.TRUNCATE, Kind.COW, Kind.SWAP_IN))
 _BEGINS, _RESETS = flags(BEGINS), flags((*BEGINS, *ENDS, Kind.TRUNCATE, Kind.COW))
 _OVER = table(dict.fromkeys(BEGINS, 0) | dict.fromkeys(ENDS, 1), -1)
 _ENDS = flags(ENDS)
@@ -103,7 +103,10 @@ class SequencePass:
         ext[joins], ext[truncate] = joined[joins], aux[truncate]
         if chunk.present[Kind.COW]:
             ext[copy] = base[copy] + chunk.copies[self.rows[copy]]
-        placed = write | copy | (ENTRY_SIGN.take(kind) != 0)
+        arrives = self.is_(Kind.SWAP_IN)
+        if chunk.present[Kind.SWAP_IN]:
+            ext[arrives] = (base + written_of[self.rows])[arrives]
+        placed = write | copy | arrives | (ENTRY_SIGN.take(kind) != 0)
         self.must("positions", (~placed | (base >= 0)) & (ext >= 0) & (ext < _MOST))
         resets = _RESETS[kind]
         reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST - 1), self.kept.reach)
@@ -119,7 +122,7 @@ class SequencePass:
         self.must("truncate", ~truncate | ((aux >= 0) & (aux <= before)))
         self.must("read before written", ~sched | ((lo >= 0) & (lo <= hi) & (hi <= before)))
         self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base >= before))
-        self.must("copied in order", ~copy | (before >= base))
+        self.must("copied in order", ~(copy | arrives) | (before >= base))
         gone = self.is_(Kind.RELEASE) & self.pass_of_entries.current[self.rows]
         self.must("still needed", ~gone | (before <= base) | (self.column("reason") == _WINDOW))
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
@@ -21,6 +23,8 @@ from kvscope.inspector.screen.screen import Screened, screen
 from kvscope.inspector.source import frozen
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason, pack_range
+
+_COLUMNS = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "kind", "step")
 
 
 class Altered:
@@ -87,15 +91,33 @@ def test_runs_without_faults_pass() -> None:
     assert passed[True] >= 76, passed  # what it suspects wrongly costs a replay, so it should be rare
 
 
+def test_swaps_and_resizes_pass() -> None:
+    """They are judged by columns as well: nothing is replayed for them."""
+    for play in PLAYS.values():
+        assert agree(play.run(BlockManager)), play.name
+    passed = Counter(agree(improvise(seed).sink) for seed in range(40))
+    assert passed[True] >= 37, passed
+
+
+@pytest.mark.parametrize("name", ["swaps", "sizes"])
+def test_altered_swaps_and_resizes_do_not_pass(name: str) -> None:
+    trace = PLAYS[name].run(BlockManager)
+    rows, rng = list(range(len(trace.events))), random.Random(name)
+    for at in rows[::5]:
+        agree(Altered(trace, rows[:at] + rows[at + 1 :]))
+        agree(Altered(trace, [*rows[:at], at, *rows[at:]]))
+        changed = Altered(trace, rows)
+        column = rng.choice(_COLUMNS[:-2])
+        changed.events[column][at] += rng.choice((-1, 1))
+        agree(changed)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults_do_not_pass(name: str) -> None:
     for seed in range(2):
         agree(run(seed, fault=name))
     for play in list(PLAYS.values())[list(FAULTS).index(name) % 4 :: 4]:
         agree(play.run(FAULTS[name].manager()))
-
-
-_COLUMNS = ("block", "gen", "seq_id", "lblock", "ref_before", "ref_after", "fill", "aux", "kind", "step")
 
 
 @given(st.integers(0, 30), st.randoms(use_true_random=False), st.integers(1, 3))
