@@ -130,7 +130,8 @@ def told(history: History) -> str:
     """What the replay finds (rule, event, step, block, life, slots, sequence, others, related events, the numbers in
     its sentence), what it looked at, and what the screen suspects at which event."""
     result = check(history, replay=True)  # type: ignore[arg-type]
-    looked = screen(frozen(history))  # type: ignore[arg-type]
+    with np.errstate(all="raise"):
+        looked = screen(frozen(history))  # type: ignore[arg-type]
     assert looked.suspects or not result.findings, "the screen has passed what the replay has not"
     suspects = ",".join(f"{rule}@{seq}" for rule, seq in sorted(looked.suspects.items()))
     counts = (result.blocks, result.slots, looked.blocks, looked.slots)

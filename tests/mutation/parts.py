@@ -62,7 +62,7 @@ PARTS = {
     ),
     "screen": Part(
         tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
-        _DETECTOR_TESTS,
+        (f"{UNIT}screen_rows.py", *_DETECTOR_TESTS),
         (f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip

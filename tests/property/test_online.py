@@ -187,6 +187,14 @@ def test_a_foreign_sink_is_watched_as_ours_is() -> None:
 
 def test_no_call_of_a_sink_is_left_to_chance() -> None:
     online = OnlineSanitizer(Foreign(4, 2), num_blocks=4, block_size=2)
+    ours = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=2), num_blocks=4, block_size=2)
     for name in dir(EventSink):
         if not name.startswith("_"):
             inspect.getattr_static(online, name)  # what `__getattr__` finds goes past the sanitizer
+            promised = getattr(EventSink, name)
+            for sink in (online, ours) if callable(promised) else ():
+                taken = inspect.signature(getattr(sink, name)).parameters
+                for argument, promise in inspect.signature(promised).parameters.items():
+                    if argument != "self":
+                        assert taken[argument].default is promise.default or taken[argument].default == promise.default
+                        assert type(taken[argument].default) is type(promise.default)

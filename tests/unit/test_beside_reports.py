@@ -172,3 +172,17 @@ def test_a_clean_check_beside_the_tensors_is_counted_as_looked_at() -> None:
     assert result.findings == ()
     assert "SHADOW" in result.detectors
     assert "SHADOW" in dict(check(over(two_requests())).idle)
+
+
+@pytest.mark.parametrize(("block", "fill", "position"), [(0, 0, 0), (1, 3, 7), (3, 2, 5)])
+def test_a_mismatch_names_slot_and_prefix(block: int, fill: int, position: int) -> None:
+    trace = HandTrace(num_blocks=4, block_size=4)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(block, seq_id=1).write(block, 0, 4, seq_id=1)
+    trace.event(Kind.MISMATCH, reason=Reason.PROVENANCE, block=block, gen=1, seq_id=1, fill=fill, aux=position,
+                details=(77, 55, 3, 2, 4, 9))  # fmt: skip
+    (finding,) = (f for f in check(trace).findings if f.code == "KV023")
+    assert (finding.block, finding.gen, finding.slot_lo, finding.slot_hi) == (block, 1, fill, fill + 1)
+    assert f"reads its position {position} at b{block}#1[{fill}]" in finding.why
+    assert f"where its own prefix of {position + 1} tokens should lie: it holds the prefix of 9 tokens" in finding.why
+    assert "in step 2" in finding.why
+    assert dict(finding.related)["allocated"] == 1  # the story of block 0 is told as that of any other

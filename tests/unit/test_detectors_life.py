@@ -202,3 +202,15 @@ def test_slots_and_blocks_that_do_not_exist() -> None:
     assert codes(HandTrace().alloc(0, seq_id=1).write(0, 2, 2, seq_id=1)) == ["KV019"]
     assert codes(HandTrace().alloc(0, seq_id=1).event(Kind.FREE, block=77, gen=1)) == ["KV019"]
     assert codes(HandTrace().alloc(0, seq_id=1).write(0, 0, 4, seq_id=1)) == []
+
+
+def test_before_the_first_step_has_ended_nothing_is_in_use() -> None:
+    trace = HandTrace(num_blocks=2, block_size=2)
+    for seq_id in (1, 2, 3):
+        trace.event(Kind.ADMIT, seq_id=seq_id).alloc(0, seq_id=seq_id)
+        if seq_id < 3:
+            trace.event(Kind.ABORT, seq_id=seq_id).release(0, seq_id=seq_id).free(0)
+    trace.write(0, 0, 1, seq_id=3).begin((3, 0, 1, [(0, 3)])).end()
+    trace.event(Kind.FINISH, seq_id=3).release(0, seq_id=3).free(0)
+    assert check(trace, replay=True).findings == ()
+    assert check(trace).findings == ()
