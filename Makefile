@@ -26,7 +26,7 @@ $(VENV)/python.ok:
 	@touch $@
 
 # Two layers: what the demo needs, and what the tests need on top.
-$(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml setup.py $(wildcard */speed.c) constraints.txt
+$(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml setup.py $(wildcard */*.c) constraints.txt
 	@echo "installing kvscope with engine and dashboard into $(VENV) (once) ..."
 	@$(PIP) torch
 	@$(PIP) -e '.[engine,dashboard]'

@@ -2,4 +2,6 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("kvscope.traces._speed", ["traces/speed.c"], optional=True)])
+MODULES = {"kvscope.traces._speed": "traces/speed.c", "kvscope.engine._lanes": "engine/lanes.c"}
+
+setup(ext_modules=[Extension(name, [source], optional=True) for name, source in MODULES.items()])

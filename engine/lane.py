@@ -32,6 +32,7 @@ from kvscope.engine.prefix_store import HASH
 from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
+from kvscope.traces import compiled
 
 LEAST = 7  # sequences from here on are cheaper as arrays
 _NEXT_SLOT = 1 | 1 << 32  # the range (slot, slot + 1), one further
@@ -297,7 +298,8 @@ class Lane:
                     row.hashes.append(digest)
                     row.published += 1
                 if self._pool.sink is not None:
-                    self.record.publish(full, parents, entered, None if committed else self._fills)
+                    details = self.record.details(full, parents, entered)
+                    self.record.publish(full, details, None if committed else self._fills)
                 return
         if not committed:
             self.record_commit()
@@ -349,3 +351,8 @@ class Lane:
             row.issued += count
         self._since[:] = self.count
         self._tokens.rewind()
+
+
+_lanes = compiled.load("engine._lanes", edition=1)
+if _lanes is not None:
+    compiled.stand_in(Lane, _lanes.methods(Lane, _WRITING, _PUBLISHED, np.empty, np.dtype(np.int64)))

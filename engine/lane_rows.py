@@ -125,22 +125,23 @@ class LaneRows:
         self._landed_fill[:] = fills
         self._sink.emit_sheet(self._landed)
 
-    def publish(
-        self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered, fills: npt.NDArray[np.int16] | None
-    ) -> None:
-        """Record that the blocks of these rows are in the prefix index; with `fills`, first what `commit` records."""
-        count = len(full)
-        self._of_entered[:count] = self._of_landed[full]
-        if fills is not None:
-            self._landed_fill[:] = fills
-        details = np.empty((count, 4), dtype=np.int64)
+    def details(self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered) -> IntArray:
+        """What PUBLISH says of the blocks of these rows."""
+        details = np.empty((len(full), 4), dtype=np.int64)
         details[:, 0] = parents.view("<i8")[::2]
         details[:, 1] = entered.tokens.view("<i8")[::2]
         details[:, 2] = entered.digests.view("<i8")[::2]
         details[:, 3] = self._identities[full]
+        return details
+
+    def publish(self, full: IntArray, details: IntArray, fills: npt.NDArray[np.int16] | None) -> None:
+        """Record that the blocks of these rows are in the prefix index; with `fills`, first what `commit` records."""
+        count = len(full)
+        self._of_entered[:count] = self._of_landed[full]
         if fills is None:
             self._sink.emit_sheet(self._ends.part(self._count, self._count + count), details)
             return
+        self._landed_fill[:] = fills
         sheet = self._full.get(count)
         if sheet is None:
             sheet = self._full[count] = self._ends.part(0, self._count + count)

@@ -13,22 +13,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 from kvscope.traces.schema import Kind
 
-EDITION = 2  # of `speed.c`: counted up there and here with each change of what they tell each other
-_speed: ModuleType | None
-try:
-    from kvscope.traces import _speed
-except ImportError:  # there was no compiler
-    _speed = None
-if _speed is not None and _speed.EDITION != EDITION:  # left over from an earlier installation
-    _speed = None
-
 _KINDS = (int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE))
 _ways: list[tuple[type, str, Any, Any]] = []  # class, method, in Python, in C
+
+
+def load(name: str, *, edition: int) -> Any:
+    """A module in C, or None where it was not built, or built of another edition: an earlier installation left it."""
+    try:
+        module = import_module(f"kvscope.{name}")
+    except ImportError:
+        return None
+    return module if edition == module.EDITION else None
+
+
+_speed = load("traces._speed", edition=2)
 
 
 def built() -> bool:
@@ -67,10 +70,11 @@ def using(on: bool) -> Iterator[None]:
 def compile_recorder(recorder: type) -> None:
     """Let the C part stand in for the methods of a class of recorders that it knows."""
     if _speed is not None:
-        _stand_in(recorder, _speed.methods(recorder, _KINDS, time.monotonic_ns, sys._getframe))
+        stand_in(recorder, _speed.methods(recorder, _KINDS, time.monotonic_ns, sys._getframe))
 
 
-def _stand_in(owner: type, compiled: dict[str, Any]) -> None:
+def stand_in(owner: type, compiled: dict[str, Any]) -> None:
+    """Put methods in C in the place of those of the same name."""
     for name, method in compiled.items():
         python = getattr(owner, name)
         setattr(owner, name + "_python", python)  # what the C code calls where it does not know better

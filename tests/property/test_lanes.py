@@ -11,10 +11,11 @@ import pytest
 
 from kvscope.engine.batch import Decodes
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.lane import Lane
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import KVScopeError
 from kvscope.inspector.findings import check
-from kvscope.traces import DETAIL_FIELDS, Kind, MemoryRecorder, Reason
+from kvscope.traces import DETAIL_FIELDS, Kind, MemoryRecorder, Reason, compiled
 
 
 class Lanes(BlockManager):
@@ -30,9 +31,10 @@ class NoLanes(BlockManager):
 
 
 class Driver:
-    """One manager under a program of operations; `ahead` steps may be open at once."""
+    """One manager under a program of operations; `ahead` steps may be open at once, `c`: the part in C runs."""
 
-    def __init__(self, kind: type[BlockManager], blocks: int, size: int, share: bool) -> None:
+    def __init__(self, kind: type[BlockManager], blocks: int, size: int, share: bool, *, c: bool = True) -> None:
+        self.c = c and compiled.used()
         self.sink = MemoryRecorder(num_blocks=blocks, block_size=size, clock=lambda: 0)
         self.manager = kind(blocks, size, sink=self.sink, hash_key=b"test", share_prefixes=share, host_blocks=4)
         self.open = 0
@@ -42,7 +44,8 @@ class Driver:
     def do(self, name: str, *args: Any) -> str:
         """The outcome, in words that are equal for equal outcomes."""
         try:
-            getattr(self, name)(*args)
+            with compiled.using(self.c):
+                getattr(self, name)(*args)
         except KVScopeError as error:
             return f"{type(error).__name__}: {error}"
         self.manager.check_integrity()
@@ -194,6 +197,40 @@ def test_lane_is_the_single_sequences(seed: int) -> None:
     assert pair[0].rows() == pair[1].rows()
     found = [sorted((f.code, f.why) for f in check(driver.sink).findings) for driver in pair]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_lane_in_c_is_the_lane_in_python(seed: int) -> None:
+    """Byte for byte: the rows of the trace in their order, the pool, the prefix index and the tables."""
+    chance = random.Random(seed)
+    blocks, size, share, ahead = chance.randint(6, 40), chance.choice([1, 2, 4]), chance.random() < 0.8, seed % 3 + 1
+    pair = [Driver(Lanes, blocks, size, share, c=c) for c in (True, False)]
+    program(seed, pair, blocks, size, ahead)
+    left = []
+    for driver in pair:
+        index, sink = driver.manager.pool.index, driver.sink
+        found = tuple(bytes(part) for part in (index._place, index._digests, index._parents, index._tokens))
+        details = [sink.detail(seq) for seq in range(len(sink.events))]
+        left.append((driver.state(), sink.events.tolist(), details, found, index._block_of, index._behind))
+    assert left[0] == left[1]
+
+
+def test_what_is_common_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property above is not vacuous: of a batch that decodes, nothing is left to the Python code."""
+    drivers = [Driver(Lanes, 200, 4, share) for share in (True, False)]
+    for driver in drivers:
+        for seq in range(6):
+            driver.do("admit", seq, [seq, 9, 1, 1, *[1] * (seq % 5)])
+        driver.decode(list(range(6)), 0, "rows", [])
+        driver.end()
+    for name in (name for name in vars(Lane) if name.endswith("_python")):
+        monkeypatch.setattr(Lane, name, None)
+    with compiled.using(True):
+        for turn in range(20):
+            for driver in drivers:
+                driver.decode(list(range(6)), turn, "rows", [])
+                driver.end()
+    assert [driver.lanes for driver in drivers] == [21, 21]
 
 
 def test_lanes_are_taken_above() -> None:
