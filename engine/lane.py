@@ -355,4 +355,4 @@ class Lane:
 
 _lanes = compiled.load("engine._lanes", edition=1)
 if _lanes is not None:
-    compiled.stand_in(Lane, _lanes.methods(Lane, _WRITING, _PUBLISHED, np.empty, np.dtype(np.int64)))
+    compiled.stand_in(Lane, _lanes.methods(Lane, (_WRITING, _PUBLISHED), np.empty, np.dtype(np.int64)))

@@ -18,12 +18,12 @@ is changed. All of it runs inside the one critical section of the block manager.
 /* -- attributes and arrays of Python objects -------------------------------------------------------------------- */
 
 #define NAMES(X) \
-    X(_all_catch_up) X(_before) X(_behind) X(_block_of) X(_bytes) X(_computing) X(_digests) X(_expected) X(_fills) \
-    X(_from) X(_identities) X(_kept) X(_key) X(_matrix) X(_most) X(_of_landed) X(_of_taken) X(_of_written) X(_parents) \
-    X(_place) X(_pool) X(_prefixes) X(_ragged) X(_ranges) X(_size) X(_tokens) X(_turned) X(_turns) X(_used) X(_who) \
-    X(_width) X(_words) X(append) X(blocks) X(committed) X(computed) X(copy) X(count) X(digest) \
-    X(entries) X(gens) X(hand_out) X(hashes) X(index) X(issued) X(lblocks) X(lives) X(pairs) X(places) X(plain) \
-    X(publish) X(published) X(record) X(record_commit) X(share) X(sink) X(tables) X(turn)
+    X(_before) X(_behind) X(_block_of) X(_bytes) X(_computing) X(_digests) X(_expected) X(_fills) X(_from) \
+    X(_identities) X(_kept) X(_key) X(_matrix) X(_most) X(_of_landed) X(_of_taken) X(_of_written) X(_parents) \
+    X(_place) X(_pool) X(_prefixes) X(_ragged) X(_ranges) X(_size) X(_tokens) X(_turned) X(_turning) X(_turns) \
+    X(_used) X(_who) X(_width) X(_words) X(blocks) X(committed) X(computed) X(copy) X(count) X(digest) \
+    X(entries) X(gens) X(hashes) X(index) X(issued) X(lblocks) X(lives) X(pairs) X(places) X(plain) X(publish) \
+    X(published) X(record) X(record_commit) X(share) X(sink) X(tables) X(turn)
 
 #define AS_ENUM(name) N_##name,
 #define AS_TEXT(name) #name,
@@ -297,51 +297,6 @@ hash_block(const Hash *keyed, const uint8_t *parent, const uint8_t *tokens, uint
     }
 }
 
-static PyObject *
-children(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Py_buffer key, parents, content;
-    Py_ssize_t width;
-    int own;
-    if (!PyArg_ParseTuple(args, "y*y*y*np", &key, &parents, &content, &width, &own)) {
-        return NULL;
-    }
-    Py_ssize_t count = content.len / width;
-    PyObject *chained = NULL, *alone = NULL, *both = NULL;
-    Hash keyed;
-    if (key.len <= 64 && parents.len >= count * DIGEST) {
-        chained = PyList_New(count);
-        alone = PyList_New(own ? count : 0);
-        begin_hash(&keyed, key.buf, (size_t)key.len);
-    }
-    else {
-        PyErr_SetString(PyExc_ValueError, "a key has 64 bytes at most, and each block a parent");
-    }
-    for (Py_ssize_t i = 0; chained != NULL && alone != NULL && i < count; i++) {
-        uint8_t first[DIGEST], second[DIGEST];
-        hash_block(&keyed, (uint8_t *)parents.buf + i * DIGEST, (uint8_t *)content.buf + i * width, (uint32_t)width,
-                   first, own ? second : NULL);
-        PyObject *one = PyBytes_FromStringAndSize((char *)first, DIGEST), *two = NULL;
-        if (own) {
-            two = PyBytes_FromStringAndSize((char *)second, DIGEST);
-            PyList_SET_ITEM(alone, i, two);
-        }
-        PyList_SET_ITEM(chained, i, one);
-        if (one == NULL || (own && two == NULL)) {
-            Py_CLEAR(chained);
-        }
-    }
-    if (chained != NULL && alone != NULL) {
-        both = PyTuple_Pack(2, chained, alone);
-    }
-    Py_XDECREF(chained);
-    Py_XDECREF(alone);
-    PyBuffer_Release(&key);
-    PyBuffer_Release(&parents);
-    PyBuffer_Release(&content);
-    return both;
-}
-
 /* -- Lane.publish --------------------------------------------------------------------------------------------------- */
 
 static long long published_word; /* set once, by `methods`, as are these: of the block manager and of numpy */
@@ -399,11 +354,8 @@ claim_prefixes(PyObject *block_of, const uint8_t *digests, const int64_t *blocks
     int result = 1;
     for (; result == 1 && done < count; done++) {
         PyObject *key = key_of(digests + done * DIGEST), *block = PyLong_FromLongLong(blocks[done]);
-        int there = key == NULL || block == NULL ? -1 : PyDict_Contains(block_of, key);
-        if (there == 0) {
-            there = PyDict_SetItem(block_of, key, block) < 0 ? -1 : 0;
-        }
-        result = there < 0 ? -1 : !there;
+        PyObject *entered = key == NULL || block == NULL ? NULL : PyDict_SetDefault(block_of, key, block);
+        result = entered == NULL ? -1 : entered == block || PyLong_AsLongLong(entered) == blocks[done];
         Py_XDECREF(key);
         Py_XDECREF(block);
     }
@@ -422,12 +374,9 @@ static int
 stands_behind(PyObject *behind, const uint8_t *parent, int64_t block)
 {
     PyObject *hash = PyBytes_FromStringAndSize((const char *)parent, DIGEST), *number = PyLong_FromLongLong(block);
-    PyObject *known = hash == NULL || number == NULL ? NULL : PyDict_GetItemWithError(behind, hash); /* borrowed */
-    int failed = hash == NULL || number == NULL || (known == NULL && PyErr_Occurred());
-    if (!failed && known == NULL) {
-        failed = PyDict_SetItem(behind, hash, number) < 0;
-    }
-    else if (!failed && PySet_Check(known)) {
+    PyObject *known = hash == NULL || number == NULL ? NULL : PyDict_SetDefault(behind, hash, number); /* borrowed */
+    int failed = known == NULL;
+    if (!failed && PySet_Check(known)) {
         failed = PySet_Add(known, number) < 0;
     }
     else if (!failed && PyLong_AsLongLong(known) != block) {
@@ -439,6 +388,20 @@ stands_behind(PyObject *behind, const uint8_t *parent, int64_t block)
     Py_XDECREF(hash);
     Py_XDECREF(number);
     return failed ? -1 : 0;
+}
+
+/* The rows at these places: Lane._turned. */
+static PyObject *
+rows_of_turn(Got *got, PyObject *lane, PyObject *full)
+{
+    PyObject *known = attribute(got, lane, N__turning);
+    long long count = number(got, lane, N_count), size = number(got, lane, N__size);
+    PyObject *turn = got->failed ? NULL : keep(got, PyLong_FromLongLong(count % size));
+    PyObject *rows = turn == NULL || !PyDict_CheckExact(known) ? NULL : PyDict_GetItemWithError(known, turn);
+    if (rows != NULL) {
+        return keep(got, Py_NewRef(rows));
+    }
+    return got->failed || PyErr_Occurred() ? NULL : keep(got, PyObject_CallMethodOneArg(lane, names[N__turned], full));
 }
 
 /* 1: done. 0: it is not the common case, and nothing was changed. -1: an exception is set. */
@@ -479,7 +442,7 @@ publish_common(PyObject *self, int committed, Got *got)
     uint8_t *digest_of = bytes_of(got, index, N__digests, DIGEST, &digests_known);
     uint8_t *parent_of = bytes_of(got, index, N__parents, DIGEST, &parents_known);
     uint8_t *tokens_of = bytes_of(got, index, N__tokens, turned.width + 1, &tokens_known);
-    PyObject *row_list = got->failed ? NULL : keep(got, PyObject_CallMethodOneArg(self, names[N__turned], full));
+    PyObject *row_list = got->failed ? NULL : rows_of_turn(got, self, full);
     if (got->failed || !below(turned.at, blocks.count) || before.count != blocks.count || digests_known < known ||
         parents.count != blocks.count || expected.count != blocks.count || parents_known < known ||
         tokens_known < known || !PyList_CheckExact(row_list) || PyList_GET_SIZE(row_list) != turned.count) {
@@ -663,7 +626,7 @@ take_common(PyObject *self, PyObject *full, Got *got)
     Column blocks = column(got, places, N_blocks, 8), lives = column(got, places, N_lives, 8);
     Column lblocks = column_of(got, lblock_array, 8, 1), before = column(got, self, N__before, 8);
     Column words = column(got, self, N__words, 8), ranges = column(got, self, N__ranges, 8);
-    PyObject *row_list = got->failed ? NULL : keep(got, PyObject_CallMethodOneArg(self, names[N__turned], full));
+    PyObject *row_list = got->failed ? NULL : rows_of_turn(got, self, full);
     Recorded record = {.digest = NULL};
     Py_ssize_t count = blocks.count;
     if (sink != Py_None) {
@@ -743,7 +706,7 @@ static PyObject *
 methods(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyTypeObject *type;
-    if (!PyArg_ParseTuple(args, "O!LLOO", &PyType_Type, &type, &fresh_word, &published_word, &empty, &int64)) {
+    if (!PyArg_ParseTuple(args, "O!(LL)OO", &PyType_Type, &type, &fresh_word, &published_word, &empty, &int64)) {
         return NULL;
     }
     Py_INCREF(empty);
@@ -766,8 +729,7 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef module_functions[] = {
-    {"methods", methods, METH_VARARGS, "methods(Lane, word of a fresh block, of a published one, numpy.empty, int64)"},
-    {"children", children, METH_VARARGS, "children(key, parents, content, width, own): as PrefixIndex.children"},
+    {"methods", methods, METH_VARARGS, "methods(Lane, (word of a fresh block, of a published one), numpy.empty, int64) -> {name: method}"},
     {NULL, NULL, 0, NULL},
 };
 

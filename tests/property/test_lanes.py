@@ -215,6 +215,29 @@ def test_lane_in_c_is_the_lane_in_python(seed: int) -> None:
     assert left[0] == left[1]
 
 
+@pytest.mark.parametrize("size", [1, 16, 25, 26, 57])
+@pytest.mark.parametrize("key", [b"", bytes(range(64))])
+def test_hashes_in_c_are_those_of_hashlib(size: int, key: bytes) -> None:
+    """Of messages that end within a chunk of the hash, where it ends, and behind."""
+    found = []
+    for c in (True, False):
+        sink = MemoryRecorder(num_blocks=40, block_size=size, clock=lambda: 0)
+        manager = Lanes(40, size, sink=sink, hash_key=key)
+        for seq in range(3):
+            manager.admit(seq, list(range(seq * 1000, seq * 1000 + size)))
+            manager.write(seq, 0, size)
+        manager.begin_step([Scheduled(seq, 0, size) for seq in range(3)])
+        manager.end_step()
+        with compiled.using(c and compiled.built()):
+            for token in range(3 * size):
+                manager.begin_step(manager.append_many([0, 1, 2], [token, -token, 2**31 - 1 - token]))
+                manager.end_step()
+        hashes = [row.hashes for row in manager._tables.values()]
+        assert len(manager.pool.index) == 12
+        found.append((manager.pool.index._block_of, hashes, sink.details_of(Kind.PUBLISH)[1]))
+    assert found[0] == found[1]
+
+
 def test_what_is_common_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property above is not vacuous: of a batch that decodes, nothing is left to the Python code."""
     drivers = [Driver(Lanes, 200, 4, share) for share in (True, False)]
