@@ -14,12 +14,13 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.scheduler import Scheduler, SchedulerConfig
 from kvscope.engine.sequence import Request, SamplingParams, Sequence
 from kvscope.engine.steps import Scheduled
-from kvscope.traces import EventSink, PoolFacts, Recorder
+from kvscope.traces import EventSink, PoolFacts, Recorder, compiled
 
 SEQUENCES, PROMPT, BLOCK_SIZE = 256, 512, 16
 STEPS = 2 * BLOCK_SIZE  # sequences end at different slots, so that in each step the same share of them gets a block
 CHANGES = 3
 LIMIT_US = 60.0
+IN_PYTHON = ", in Python"
 
 
 class Decoding:
@@ -100,34 +101,39 @@ def list_step() -> float:
     return (time.thread_time_ns() - start) / 20_000
 
 
-def step_rows(rounds: int) -> list[dict[str, Any]]:
+def step_rows(rounds: int, *, both: bool = True) -> list[dict[str, Any]]:
     """The median step of a batch that stays the same; one whose batch has just changed by one; and the first one after
-    a rollback of each sequence, which copies their last blocks. Each the best of several rounds.
+    a rollback of each sequence, which copies their last blocks. Each the best of several rounds; with `both`, beside
+    what runs also what would run without the part in C.
     """
     with tempfile.TemporaryDirectory() as folder:
         facts = PoolFacts(1 << 15, BLOCK_SIZE)
         ring = Recorder(Path(folder) / "steps", pool=facts, hot_rows=1 << 16, seal_after_s=3600.0)
         decoding: dict[str, Decoding] = {"off": Decoding(None), "recording": Decoding(ring)}
+        if both and compiled.used():
+            decoding |= {f"off{IN_PYTHON}": Decoding(None), f"recording{IN_PYTHON}": Decoding(ring)}
         choosing = {"off": Choosing(None), "recording": Choosing(ring)}
-        steady, chosen, changed, rolled = (dict.fromkeys(decoding, float("inf")) for _ in range(4))
+        steady, changed, rolled = (dict.fromkeys(decoding, float("inf")) for _ in range(3))
+        chosen = dict.fromkeys(choosing, float("inf"))
         baseline = float("inf")
         gc.collect()
         gc.disable()
         for turn in range(rounds):
             baseline = min(baseline, list_step())
             for name, run in decoding.items():
-                ring.seal()
-                spent = []
-                for token in range(STEPS):
-                    spent.append(run.step(turn * 1000 + token) / 1000)
-                    if token % BLOCK_SIZE == BLOCK_SIZE - 1:
-                        ring.seal()  # off the clock, before the ring would wake its own thread for it
-                rolled[name] = min(rolled[name], spent[0])
-                steady[name] = min(steady[name], statistics.median(spent[1:]))
-                for _ in range(CHANGES):
-                    run.replace_one()
-                    changed[name] = min(changed[name], run.step(turn) / 1000)
-                run.rewind()
+                with compiled.using(compiled.used() and IN_PYTHON not in name):
+                    ring.seal()
+                    spent = []
+                    for token in range(STEPS):
+                        spent.append(run.step(turn * 1000 + token) / 1000)
+                        if token % BLOCK_SIZE == BLOCK_SIZE - 1:
+                            ring.seal()  # off the clock, before the ring would wake its own thread for it
+                    rolled[name] = min(rolled[name], spent[0])
+                    steady[name] = min(steady[name], statistics.median(spent[1:]))
+                    for _ in range(CHANGES):
+                        run.replace_one()
+                        changed[name] = min(changed[name], run.step(turn) / 1000)
+                    run.rewind()
             for name, served in choosing.items():
                 spent = [served.step(turn * 1000 + token) / 1000 for token in range(BLOCK_SIZE)]
                 chosen[name] = min(chosen[name], statistics.median(spent))

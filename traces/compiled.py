@@ -2,9 +2,9 @@
 
 An event costs less than a microsecond, and half of that is what CPython takes to call `struct.pack_into`, to read a
 clock, or to find a frame. So the methods that are called for each of them exist twice: in Python, which says what they
-do and is what runs where no C compiler was there at installation; and in C (`speed.c`), which does the common case of
-the same on the same attributes, and calls the Python for everything else. `tests/property/test_compiled.py` plays the
-same histories through both and compares every byte.
+do and is what runs where no C compiler was there at installation; and in C (`speed.c`, and `engine/lanes.c` for a batch
+that decodes), which does the common case of the same on the same attributes, and calls the Python for everything else.
+`tests/property/test_compiled.py` and `test_lanes.py` play the same histories through both and compare every byte.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ from kvscope.traces.schema import Kind
 
 _KINDS = (int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE))
 _ways: list[tuple[type, str, Any, Any]] = []  # class, method, in Python, in C
+_absent: list[str] = []  # modules that were not built
 
 
 def load(name: str, *, edition: int) -> Any:
     """A module in C, or None where it was not built, or built of another edition: an earlier installation left it."""
     try:
         module = import_module(f"kvscope.{name}")
+        if edition == module.EDITION:
+            return module
     except ImportError:
-        return None
-    return module if edition == module.EDITION else None
+        pass
+    _absent.append(name)
+    return None
 
 
 _speed = load("traces._speed", edition=2)
 
 
 def built() -> bool:
-    """Whether the C part is there."""
-    return _speed is not None
+    """Whether the C part is there, as far as it was looked for."""
+    return not _absent
 
 
 def used() -> bool:

@@ -261,6 +261,158 @@ emit_end(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
     return PyLong_FromLongLong(made.seq);
 }
 
+/* -- many rows at once ------------------------------------------------------------------------------------------- */
+
+/* A column of many rows: one number for all of them, or an array of signed integers of 2, 4 or 8 bytes. */
+typedef struct {
+    Py_buffer view; /* obj is NULL: it is one number */
+    const char *at;
+    Py_ssize_t step;
+    int64_t value;
+} Many;
+
+static int
+look_at_column(PyObject *given, int which, Py_ssize_t count, Many *column)
+{
+    long long value;
+    if (PyLong_CheckExact(given)) {
+        int saturates = which == A_BEFORE || which == A_AFTER;
+        if (!int_of(given, columns[which].lo, saturates ? INT64_MAX : columns[which].hi, &value)) {
+            return 0;
+        }
+        column->value = saturates && value > INT16_MAX ? INT16_MAX : value;
+        column->step = 0;
+        return 1;
+    }
+    if (PyObject_GetBuffer(given, &column->view, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    const char *format = column->view.format;
+    column->at = column->view.buf;
+    return column->view.ndim == 1 && column->view.shape[0] == count && (column->step = column->view.strides[0], 1) &&
+           format != NULL && format[0] != 0 && format[1] == 0 && strchr("hilq", format[0]) != NULL;
+}
+
+static inline int64_t
+value_of(const Many *column, Py_ssize_t i)
+{
+    const char *at = column->at + i * column->step;
+    switch (column->view.obj == NULL ? 0 : column->view.itemsize) {
+    case 2:
+        return *(const int16_t *)at;
+    case 4:
+        return *(const int32_t *)at;
+    case 8:
+        return *(const int64_t *)at;
+    default:
+        return column->value;
+    }
+}
+
+static inline uint64_t
+reference(const Many *column, Py_ssize_t i)
+{
+    int64_t value = value_of(column, i);
+    return (uint16_t)(value > INT16_MAX ? INT16_MAX : value);
+}
+
+enum { M_LIVES, M_BEFORE, M_AFTER, M_FILL, M_SEQ_ID, M_LBLOCK, MANY };
+static const int column_at[MANY] = {A_AUX, A_BEFORE, A_AFTER, A_FILL, A_SEQ_ID, A_LBLOCK};
+
+/* The columns given, `lives` first; -1 for what is not given. 0: it has to be done the long way. */
+static int
+look_at_columns(PyObject *const given[MANY], Many many[MANY], Py_ssize_t *count)
+{
+    memset(many, 0, sizeof(Many) * MANY);
+    Py_ssize_t rows = PyObject_Size(given[M_LIVES]);
+    int good = rows >= 0;
+    for (int i = 0; good && i < MANY; i++) {
+        many[i].value = -1;
+        good = given[i] == NULL || look_at_column(given[i], column_at[i], rows, &many[i]);
+    }
+    PyErr_Clear();
+    *count = rows;
+    return good && many[M_LIVES].view.obj != NULL && many[M_LIVES].view.itemsize == 8;
+}
+
+static void
+let_go_of_columns(Many many[MANY])
+{
+    for (int i = 0; i < MANY; i++) {
+        PyBuffer_Release(&many[i].view);
+    }
+}
+
+/* In words of 8 bytes: stores of single fields into a row that is then copied would wait for each other. */
+static void
+fill_rows(Row *rows, const Row *common, const Many many[MANY], Py_ssize_t count, int64_t seq)
+{
+    uint64_t *to = (uint64_t *)rows, begin[3], kind = (uint64_t)common->kind << 48 | (uint64_t)common->reason << 56;
+    memcpy(begin, common, sizeof(begin));
+    for (Py_ssize_t i = 0; i < count; i++, to += sizeof(Row) / 8) {
+        to[0] = begin[0], to[1] = begin[1], to[2] = begin[2]; /* moment, step and place, aux */
+        to[3] = (uint64_t)value_of(&many[M_LIVES], i);
+        to[4] = (uint32_t)value_of(&many[M_SEQ_ID], i) | (uint64_t)value_of(&many[M_LBLOCK], i) << 32;
+        to[5] = reference(&many[M_BEFORE], i) | reference(&many[M_AFTER], i) << 16 |
+                (uint64_t)(uint16_t)value_of(&many[M_FILL], i) << 32 | kind;
+        __atomic_store_n(&to[6], (uint64_t)(seq + i + 1), __ATOMIC_RELEASE); /* as `commit` */
+    }
+}
+
+static PyObject *
+emit_lives(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long kind, reason;
+    Many many[MANY];
+    Claim made;
+    Py_ssize_t count = 0;
+    int claimed = 0, good = 0;
+    if (kwnames == NULL && 6 <= nargs && nargs <= 8 && column_of(args[0], A_KIND, &kind) &&
+        column_of(args[1], A_REASON, &reason)) {
+        PyObject *given[MANY] = {args[2], args[3], args[4], args[5], nargs > 6 ? args[6] : NULL, nargs > 7 ? args[7] : NULL};
+        good = look_at_columns(given, many, &count);
+        claimed = good ? claim(self, count, &made) : 0;
+        if (claimed > 0) {
+            made.common.kind = (uint8_t)kind, made.common.reason = (uint8_t)reason;
+            fill_rows(made.rows, &made.common, many, count, made.seq);
+        }
+        let_go_of_columns(many);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_lives_python", self, args, nargs, kwnames);
+    }
+    return PyLong_FromLongLong(made.seq);
+}
+
+static PyObject *
+emit_ends(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long reason;
+    Many many[MANY];
+    Claim made;
+    Py_ssize_t count = 0;
+    int claimed = 0, good = 0;
+    if (kwnames == NULL && 3 <= nargs && nargs <= 5 && column_of(args[0], A_REASON, &reason)) {
+        PyObject *given[MANY] = {args[1], NULL, NULL, args[2], nargs > 3 ? args[3] : NULL, nargs > 4 ? args[4] : NULL};
+        good = look_at_columns(given, many, &count);
+        claimed = good ? claim(self, 2 * count, &made) : 0;
+        if (claimed > 0) {
+            made.common.kind = kinds[KIND_RELEASE], made.common.reason = (uint8_t)reason;
+            many[M_BEFORE].value = 1, many[M_AFTER].value = 0;
+            fill_rows(made.rows, &made.common, many, count, made.seq);
+            Many freed[MANY] = {many[M_LIVES], {.value = 0}, {.value = 0}, {.value = 0}, {.value = -1}, {.value = -1}};
+            made.common.kind = kinds[KIND_FREE];
+            fill_rows(made.rows + count, &made.common, freed, count, made.seq + count);
+        }
+        let_go_of_columns(many);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_ends_python", self, args, nargs, kwnames);
+    }
+    return PyLong_FromLongLong(made.seq);
+}
+
 /* -- sheets of rows ---------------------------------------------------------------------------------------------- */
 
 /* A detail record, as hot.py has it: the values end where the mark begins. */
@@ -294,7 +446,8 @@ look_at_sheet(PyObject *self, PyObject *sheet, PyObject *details, SheetBuffers *
         records = get(self, RECORDS);
         good = records != NULL && records != Py_None && PyObject_GetBuffer(records, &of->records, PyBUF_WRITABLE) == 0 &&
                PyObject_GetBuffer(details, &of->details, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0 &&
-               of->details.ndim == 2 && of->details.itemsize == 8 && strcmp(of->details.format, "l") == 0 &&
+               of->details.ndim == 2 && of->details.itemsize == 8 && of->details.format != NULL &&
+               strcmp(of->details.format, "l") == 0 &&
                1 <= of->details.shape[1] && of->details.shape[1] <= 8 &&
                of->details.shape[0] <= of->sheet.len / (Py_ssize_t)sizeof(Row);
     }
@@ -409,7 +562,8 @@ begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, NULL}
 
 static PyMethodDef recorder_methods[] = {
-    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_sheet), METHOD(begin), {NULL, NULL, 0, NULL},
+    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_lives), METHOD(emit_ends), METHOD(emit_sheet),
+    METHOD(begin), {NULL, NULL, 0, NULL},
 };
 
 static int

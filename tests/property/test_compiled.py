@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvscope.engine.lane import Lane
 from kvscope.traces import Kind, MemoryRecorder, PoolFacts, Reason, Recorder, TraceReader, compiled
 from kvscope.traces.sheet import Sheet, SheetWriter
 
@@ -49,7 +50,30 @@ odd = [details_of(4, 3)[::2], details_of(2, 6)[:, ::2]]
 sheets = st.builds(sheet_of, st.integers(5, 13))
 details = st.one_of(st.none(), st.builds(details_of, st.integers(0, 5), st.integers(1, 8)), st.sampled_from(odd))
 by_name = st.sampled_from(["reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux"])
+
+
+def column_of(rows: int, kind: int) -> int | np.ndarray:
+    """One number for all rows, or an array of one of the kinds that columns come in."""
+    array = np.arange(3, 3 + rows) * 7
+    return (5, 2**15, array, array[::-1], array.astype(np.int32), array.astype(np.int16), array + 2**15,
+            np.repeat(array, 2)[::2], array.astype(np.uint32), array.tolist())[kind]  # fmt: skip
+
+
+def many_of(rows: int, kinds: list[int], given: int, ends: bool) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """A call of `emit_lives` or `emit_ends` with so many rows; the last arguments may be left out."""
+    lives = column_of(rows, 3) + (np.arange(rows) << 32)  # type: ignore[operator]
+    before, after, fill, *holder = (column_of(rows, kind) for kind in kinds)
+    if ends:
+        return "emit_ends", (Reason.STOP, lives, fill if kinds[2] != 1 else 3, *holder[:given]), {}
+    return "emit_lives", (Kind.SHARE, Reason.FORK, lives, before, after, fill, *holder[:given]), {}
+
+
+references, fills = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7]), st.sampled_from([0, 2, 3, 4, 5, 7])
+holders = st.sampled_from([0, 1, 2, 3, 4, 5, 7, 8])
+kinds_of_columns = st.tuples(references, references, fills, holders, holders).map(list)
+many = st.builds(many_of, st.integers(0, 20), kinds_of_columns, st.integers(0, 2), st.booleans())
 calls = st.one_of(
+    many, many,
     st.tuples(st.just("emit"), st.lists(small, min_size=1, max_size=10), st.just({})),
     st.tuples(st.just("emit"), st.lists(numbers, min_size=1, max_size=10), st.just({})),
     st.tuples(st.just("emit"), st.tuples(numbers), st.dictionaries(by_name, numbers, max_size=4)),
@@ -67,7 +91,7 @@ calls = st.one_of(
     st.tuples(st.just("begin"), st.just(()), st.just({})),
     st.tuples(st.just("begin"), st.tuples(st.integers(-1, 200)), st.just({})),
     st.tuples(st.just("step"), st.tuples(st.sampled_from([0, 5, 2**31 - 1, 2**31, -(2**31) - 1])), st.just({})),
-)
+)  # fmt: skip
 
 
 def outcome(sink: Any, name: str, args: Any, named: dict[str, Any]) -> object:
@@ -178,5 +202,6 @@ def test_the_part_in_c_runs_where_it_could_be_built(request: pytest.FixtureReque
     installed = json.loads(distribution("kvscope").read_text("direct_url.json") or "{}").get("url", "")
     tree = Path(__file__).resolve().parents[2].as_uri()
     if compiler and header.exists() and installed == tree:
-        assert compiled.built(), "there is a compiler, and yet kvscope.traces._speed was not built: see pip's output"
+        assert Lane is not None  # its module asks for the other half
+        assert compiled.built(), f"there is a compiler, and yet {compiled._absent} was not built: see pip's output"
     assert compiled.used() == (compiled.built() and not request.config.getoption("--python"))
