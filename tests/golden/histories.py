@@ -16,10 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from kvscope.inspector.findings import Finding, check
+from kvscope.inspector.screen import plain
 from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.source import frozen
 from kvscope.traces.schema import EVENT_DTYPE, Kind
@@ -130,7 +132,10 @@ def told(history: History) -> str:
     """What the replay finds (rule, event, step, block, life, slots, sequence, others, related events, the numbers in
     its sentence), what it looked at, and what the screen suspects at which event."""
     result = check(history, replay=True)  # type: ignore[arg-type]
-    with np.errstate(all="raise"):
+    with (
+        np.errstate(all="raise"),
+        mock.patch.object(plain, "FEW", 0),
+    ):  # with its short cuts
         looked = screen(frozen(history))  # type: ignore[arg-type]
     assert looked.suspects or not result.findings, "the screen has passed what the replay has not"
     suspects = ",".join(f"{rule}@{seq}" for rule, seq in sorted(looked.suspects.items()))

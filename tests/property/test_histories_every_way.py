@@ -16,6 +16,7 @@ import pytest
 from kvscope.inspector.detectors import passing
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.online import OnlineSanitizer
+from kvscope.inspector.screen import plain
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.source import frozen
 from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, reader
@@ -115,6 +116,7 @@ def test_pieces_of_a_few_rows(histories: ModuleType, monkeypatch: pytest.MonkeyP
         looked = screens.screen(frozen(history))
         with monkeypatch.context() as patch:
             patch.setattr(screens, "CHUNK", 50)
+            patch.setattr(plain, "FEW", 0)
             again = screens.screen(frozen(history))
         assert again == looked if looked.clean else not again.clean
 

@@ -11,6 +11,7 @@ import pytest
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
+from kvscope.inspector.screen import plain as plains
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.screen.plain import Kept, beyond_steps, beyond_writes
 from kvscope.inspector.source import frozen
@@ -69,11 +70,18 @@ def columns(rows: list[Any]) -> Any:
         return np.asarray([getattr(row, name) for row in rows], np.int64)
 
     return SimpleNamespace(
-        kind=column("kind").astype(np.uint8), halves=(column("lo"), column("hi")), holder=column("holder"),
-        place=column("place"), lblock=column("lblock"), tables=column("table"),
+        kind=column("kind").astype(np.uint8), ranges=lambda at: (column("lo")[at], column("hi")[at]),
+        holder=column("holder"), place=column("place"), lblock=column("lblock"), tables=column("table"),
     )  # fmt: skip
 
 
+@pytest.fixture
+def all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain rows are looked for among few rows, too."""
+    monkeypatch.setattr(plains, "FEW", 0)
+
+
+@pytest.mark.usefixtures("all_judged")
 @pytest.mark.parametrize("seed", range(12))
 def test_writes_that_go_on_are_passed_over(seed: int) -> None:
     chance, rows = random.Random(seed), list[Any]()
@@ -95,6 +103,7 @@ def test_writes_that_go_on_are_passed_over(seed: int) -> None:
     assert len(rows) < 100 or 5 < sum(plain) < len(rows) - 5
 
 
+@pytest.mark.usefixtures("all_judged")
 @pytest.mark.parametrize("seed", range(12))
 def test_steps_that_go_on_are_passed_over(seed: int) -> None:
     chance, rows = random.Random(seed), list[Any]()
