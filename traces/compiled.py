@@ -21,6 +21,7 @@ from kvscope.traces.schema import Kind
 _KINDS = (int(Kind.ALLOC), int(Kind.RELEASE), int(Kind.FREE))
 _ways: list[tuple[type, str, Any, Any]] = []  # class, method, in Python, in C
 _absent: list[str] = []  # modules that were not built
+_wanted = True  # what `use` was told last: also for classes that come later
 
 
 def load(name: str, *, edition: int) -> Any:
@@ -45,7 +46,7 @@ def built() -> bool:
 
 def used() -> bool:
     """Whether it is what runs."""
-    return any(owner.__dict__.get(name) is compiled for owner, name, _, compiled in _ways)
+    return _wanted and bool(_ways)
 
 
 def way() -> str:
@@ -54,8 +55,9 @@ def way() -> str:
 
 
 def use(on: bool) -> bool:
-    """Run the C part where it was built, or the Python code; for all recorders, at once. Returns what ran before."""
-    before = used()
+    """Run the C part where it was built, or the Python code: for all, at once. Returns what was wanted before."""
+    global _wanted
+    before, _wanted = _wanted, on
     for owner, name, python, compiled in _ways:
         setattr(owner, name, compiled if on else python)
     return before
@@ -83,4 +85,4 @@ def stand_in(owner: type, compiled: dict[str, Any]) -> None:
         python = getattr(owner, name)
         setattr(owner, name + "_python", python)  # what the C code calls where it does not know better
         _ways.append((owner, name, python, method))
-        setattr(owner, name, method)
+        setattr(owner, name, method if _wanted else python)

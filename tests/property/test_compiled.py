@@ -125,14 +125,14 @@ def play(make: Callable[[], Any], history: list[Any], after: Callable[[Any], obj
     return results[0], results[1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(calls, min_size=1, max_size=60))
 def test_any_history_leaves_the_same_rows(history: list[Any]) -> None:
     python, c = play(lambda: MemoryRecorder(FACTS), history, lambda sink: None)
     assert python == c
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(calls, min_size=30, max_size=120), st.sampled_from([16, 64]))
 def test_any_history_leaves_the_same_trace(tmp_path: Path, history: list[Any], hot_rows: int) -> None:
     """Through a small ring, whose end comes within every kind of call."""
