@@ -66,6 +66,7 @@ def main() -> None:
     st.session_state["pages"] = pages
     chosen = st.navigation(list(pages.values()), expanded=True)
     _follow_page_link(pages)
+    beside = False  # whether the sidebar stands
     try:
         if not begun.traces and opened.results().runs:  # property runs alone: no other page has anything to show
             if chosen.url_path != "runs":
@@ -79,6 +80,7 @@ def main() -> None:
         _live_first(view, pages, chosen)
         playing = chosen.url_path == "live" and replay.playing(view, begun.seq)
         st.session_state["place"] = place = places.place_in(view, begun)
+        beside = True
         sidebar.show(view, begun.traces)
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events) and chosen.url_path not in TIMELESS:
@@ -87,8 +89,9 @@ def main() -> None:
         chosen.run()
         places.publish_url(view, place, begun.traces, moving=playing)
     except KVScopeError as error:
-        sidebar.show_choice(begun.traces)
-        st.error(str(error), icon=":material/error:")
+        if not beside:
+            sidebar.show_choice(begun.traces)
+        st.error(markup.plain(str(error)), icon=":material/error:")
     except Exception as error:
         log.exception("a page failed")
         st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",

@@ -57,11 +57,11 @@ function known(cells, grid, i) {
   return { from: cells.window, at: (r - part.r0) * (part.c1 - part.c0) + c - part.c0 };
 }
 
-// The largest cell with which the whole pool fits into width x height; columns are a multiple of 8 where possible.
+// The largest cell with which the whole pool fits into width x height; columns are a multiple of 8, in small pools of 4.
 function layout(n, width, height, most) {
   for (let size = most; size > 1; size -= 1) {
     const fit = Math.min(Math.floor(width / size), n);
-    const columns = fit >= 8 ? fit - (fit % 8) : fit;
+    const columns = fit >= 32 ? fit - (fit % 8) : fit >= 8 ? fit - (fit % 4) : fit;
     if (columns < 8 && n > columns && size > 24 * (window.devicePixelRatio || 1)) continue;
     if (columns > 0 && Math.ceil(n / columns) * size <= height) return { size, columns };
   }

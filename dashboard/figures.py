@@ -18,7 +18,7 @@ from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
 MAX_POINTS = 2000
-MAX_MARKS = 400
+MAX_MARKS = 200
 AXES = {"event": "event", "step": "step", "time": "time (s)"}
 _GRID = "rgba(123,135,148,0.18)"
 
@@ -85,30 +85,28 @@ def occupancy(
     curves = [getattr(series, state.name) for state in STATES]
     rows = shown_rows(series, axis, curves)
     x = axis_values(series, axis)[rows]
-    figure = go.Figure()
-    for state, curve in zip(STATES, curves, strict=True):
-        fill = FREE_FILL if state.name == "free" else state.colour
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=curve[rows], name=state.label, stackgroup="pool", mode="lines", fillcolor=fill,
-                line={"width": 0, "color": state.colour, "shape": "hv"},
-                hovertemplate="%{y} " + state.label + "<extra></extra>",
-            )
-        )  # fmt: skip
+    traces = [
+        go.Scatter(
+            x=x, y=curve[rows], name=state.label, stackgroup="pool", mode="lines",
+            fillcolor=FREE_FILL if state.name == "free" else state.colour,
+            line={"width": 0, "color": state.colour, "shape": "hv"},
+            hovertemplate="%{y:,} " + state.label + "<extra></extra>",
+        )
+        for state, curve in zip(STATES, curves, strict=True)
+    ]  # fmt: skip
     for cause, (colour, symbol) in CAUSES.items():
-        _add_marks(figure, series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
-    _layout(figure, height=340, x_title=AXES[axis], y_title="blocks")
-    figure.update_layout(hovermode="x unified")
-    figure.update_yaxes(range=[0, max(series.num_blocks, 1) * (1.1 if marks else 1.0)])
+        traces += _marks(series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
+    top = max(series.num_blocks, 1) * (1.1 if marks else 1.0)
+    span = {"range": [x[0], x[-1]]} if len(x) > 1 else {}
+    figure = _figure(traces, height=320, x=_x_axis(axis) | span, y=_y_axis("blocks") | {"range": [0, top]},
+                     hovermode="x unified")  # fmt: skip
     _cursor(figure, series, axis, cursor)
     return figure
 
 
-def with_cursor(figure: go.Figure, series: Series, axis: str, seq: int) -> go.Figure:
-    """A copy of a figure over time with event `seq` as a line."""
-    copied = go.Figure(figure)
-    _cursor(copied, series, axis, seq)
-    return copied
+def cursor_x(series: Series, axis: str, seq: int) -> float | None:
+    """Where the line at event `seq` stands; None where there is no event."""
+    return x_of(series, axis, seq) if len(series) else None
 
 
 def small_multiple(
@@ -118,17 +116,16 @@ def small_multiple(
     """One measure of `series` by name over time; gaps stay gaps."""
     values = np.asarray(getattr(series, name), dtype=np.float64)
     rows = shown_rows(series, axis, [values])
-    y_format = ".0%" if percent else None
-    figure = go.Figure(
-        go.Scatter(
+    figure = _figure(
+        [go.Scatter(
             x=axis_values(series, axis)[rows], y=values[rows], mode="lines", name=name, connectgaps=False,
             line={"color": colour, "width": 1.8, "shape": "hv"}, fill="tozeroy" if not unit else None,
             hovertemplate="%{y:.1%}<extra></extra>" if percent else "%{y:,.4~g}" + unit + "<extra></extra>",
-        )
+        )],
+        height=190, x=_x_axis(axis), hovermode="x", showlegend=False,
+        y=_y_axis(None) | {"tickformat": ".0%" if percent else ",", "rangemode": "tozero", "nticks": 5,
+                           "ticksuffix": unit},
     )  # fmt: skip
-    _layout(figure, height=190, x_title=AXES[axis], y_title=None)
-    figure.update_layout(hovermode="x", showlegend=False)
-    figure.update_yaxes(tickformat=y_format, rangemode="tozero", nticks=5, ticksuffix=unit)
     _cursor(figure, series, axis, cursor)
     return figure
 
@@ -139,35 +136,32 @@ def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None 
     curves = (("filled", filled, BLUE), ("empty", series.held_slots - filled, PURPLE))
     rows = shown_rows(series, axis, [curve for _, curve, _ in curves])
     x = axis_values(series, axis)[rows]
-    figure = go.Figure(
+    figure = _figure(
         [
             go.Scatter(
                 x=x, y=curve[rows], name=name, stackgroup="held", mode="lines", fillcolor=colour,
                 line={"width": 0, "color": colour, "shape": "hv"}, hovertemplate=f"%{{y:,}} {name}<extra></extra>",
             )
             for name, curve, colour in curves
-        ]
+        ],
+        height=300, x=_x_axis(axis), y=_y_axis("slots"), hovermode="x unified",
     )  # fmt: skip
-    _layout(figure, height=300, x_title=AXES[axis], y_title="slots")
-    figure.update_layout(hovermode="x unified")
     _cursor(figure, series, axis, cursor)
     return figure
 
 
 def side_by_side(runs: Mapping[str, Series]) -> go.Figure:
     """Held slots of several runs over the time since each began."""
-    figure = go.Figure()
+    traces = []
     for (name, series), colour in zip(runs.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
         rows = shown_rows(series, "time", [series.held_slots])
-        figure.add_trace(
+        traces.append(
             go.Scatter(
                 x=axis_values(series, "time")[rows], y=series.held_slots[rows], name=name, mode="lines",
                 line={"color": colour, "width": 2, "shape": "hv"}, hovertemplate="%{y:,} slots<extra></extra>",
             )
         )  # fmt: skip
-    _layout(figure, height=300, x_title=AXES["time"], y_title="slots")
-    figure.update_layout(hovermode="x unified")
-    return figure
+    return _figure(traces, height=300, x=_x_axis("time"), y=_y_axis("slots"), hovermode="x unified")
 
 
 def block_tables(tables: Mapping[str, Sequence[tuple[int, int]]], refs: npt.NDArray[np.integer]) -> go.Figure:
@@ -183,35 +177,30 @@ def block_tables(tables: Mapping[str, Sequence[tuple[int, int]]], refs: npt.NDAr
     few = width * len(names) <= 900 and width <= 28
     scale = ["#0072B2", "#F3B73E", "#E69F00", "#B87F00"]  # one table, two, three, four and more
     steps = [(edge, colour) for i, colour in enumerate(scale) for edge in (i / 4, (i + 1) / 4)]
-    figure = go.Figure(
-        go.Heatmap(
+    return _figure(
+        [go.Heatmap(
             z=z, x=list(range(width)), y=names, text=text, texttemplate="%{text}" if few else None,
             textfont={"size": 11}, colorscale=steps, zmin=0.5, zmax=4.5, showscale=False,
             xgap=2, ygap=3, hoverongaps=False, hovertemplate="%{y} [%{x}] = %{text}<extra></extra>",
-        )
+        )],
+        height=max(120, 74 + 26 * len(names)), x=_axis("logical block") | {"dtick": max(1, width // 20)},
+        y=_y_axis(None) | {"autorange": "reversed", "showgrid": False, "type": "category"},
     )  # fmt: skip
-    _layout(figure, height=max(120, 74 + 26 * len(names)), x_title="logical block", y_title=None)
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    figure.update_xaxes(showgrid=False, dtick=max(1, width // 20))
-    return figure
 
 
 def slot_strip(writers: Sequence[tuple[str, str]]) -> go.Figure:
     """The slots of one life of a block, left to right: who wrote each, as (what hover says, colour)."""
     slots = list(range(len(writers)))
-    figure = go.Figure(
-        go.Bar(
+    return _figure(
+        [go.Bar(
             x=slots, y=[1] * len(slots), width=0.94, marker={"color": [colour for _, colour in writers]},
             text=[str(i) for i in slots] if len(slots) <= 32 else None, textposition="inside",
             insidetextanchor="middle", textangle=0, customdata=[said for said, _ in writers],
             hovertemplate="slot %{x}: %{customdata}<extra></extra>",
-        )
+        )],
+        height=58, margin={"l": 0, "r": 0, "t": 4, "b": 4}, showlegend=False, barcornerradius=4,
+        x={"visible": False, "range": [-0.5, len(slots) - 0.5]}, y={"visible": False, "range": [0, 1]},
     )  # fmt: skip
-    _layout(figure, height=58, x_title=None, y_title=None)
-    figure.update_layout(margin={"l": 0, "r": 0, "t": 4, "b": 4}, showlegend=False, barcornerradius=4)
-    figure.update_xaxes(visible=False, range=[-0.5, len(slots) - 0.5])
-    figure.update_yaxes(visible=False, range=[0, 1])
-    return figure
 
 
 def lane_chart(
@@ -223,12 +212,12 @@ def lane_chart(
     arrows: Sequence[Arrow] = (),
 ) -> go.Figure:
     """One lane for each sequence: bars by phase, the blocks it held as a line below them, copies as arrows."""
-    figure = go.Figure()
+    traces: list[Any] = []
     start_ns = int(series.t_ns[0]) if len(series) else 0
     for phase, colour in PHASES.items():
         bars = [(i, lane.name, bar) for i, lane in enumerate(lanes) for bar in lane.bars if bar.phase == phase]
         ends = [_bar_ends(bar, axis, start_ns) for _, _, bar in bars]
-        figure.add_trace(
+        traces.append(
             go.Bar(
                 y=[i for i, _, _ in bars], x=[hi - lo for lo, hi in ends], base=[lo for lo, _ in ends], width=0.4,
                 offset=-0.36, orientation="h", name=phase, marker={"color": colour, "line": {"width": 0}},
@@ -237,13 +226,13 @@ def lane_chart(
                 "%{customdata[2]:,}, steps %{customdata[3]} to %{customdata[4]}<extra></extra>",
             )
         )  # fmt: skip
-    figure.add_trace(_held_line(lanes, series, axis, start_ns))
-    _add_arrows(figure, lanes, series, axis, arrows)
-    _layout(figure, height=110 + 34 * max(len(lanes), 1), x_title=AXES[axis], y_title=None)
-    figure.update_layout(barmode="overlay", hovermode="closest", barcornerradius=3)
-    figure.update_yaxes(
-        tickvals=list(range(len(lanes))), ticktext=[lane.name for lane in lanes], range=[len(lanes) - 0.4, -0.6],
-        showgrid=False,
+    traces.append(_held_line(lanes, series, axis, start_ns))
+    lines = _axis(None) | {"tickvals": list(range(len(lanes))), "ticktext": [lane.name for lane in lanes],
+                           "range": [len(lanes) - 0.4, -0.6]}  # fmt: skip
+    diamonds, flows = _arrows(lanes, series, axis, arrows)
+    figure = _figure(
+        traces + diamonds, height=110 + 34 * max(len(lanes), 1), x=_x_axis(axis), y=lines, annotations=flows,
+        barmode="overlay", hovermode="closest", barcornerradius=3,
     )  # fmt: skip
     _cursor(figure, series, axis, cursor)
     return figure
@@ -278,42 +267,42 @@ def _held_line(lanes: Sequence[Lane], series: Series, axis: str, start_ns: int) 
     )  # fmt: skip
 
 
-def _add_arrows(figure: go.Figure, lanes: Sequence[Lane], series: Series, axis: str, arrows: Sequence[Arrow]) -> None:
+def _arrows(
+    lanes: Sequence[Lane], series: Series, axis: str, arrows: Sequence[Arrow]
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Copies on write: (diamonds where they were made, arrows from the lane that was copied from)."""
     if not arrows:
-        return
+        return [], []
     row = {lane.name: i for i, lane in enumerate(lanes)}
     x = [x_of(series, axis, arrow.seq) for arrow in arrows]
-    figure.add_trace(
-        go.Scatter(
-            x=x, y=[row[arrow.target] - 0.16 for arrow in arrows], mode="markers", name="copy on write",
-            marker={"color": GREEN, "size": 9, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},
-            text=[arrow.text for arrow in arrows], hovertemplate="%{text}<extra></extra>",
-        )
+    diamonds = go.Scatter(
+        x=x, y=[row[arrow.target] - 0.16 for arrow in arrows], mode="markers", name="copy on write",
+        marker={"color": GREEN, "size": 9, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},
+        text=[arrow.text for arrow in arrows], hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
-    for at, arrow in zip(x, arrows, strict=True):
-        if arrow.source != arrow.target:
-            figure.add_annotation(
-                x=at, y=row[arrow.target] - 0.16, ax=at, ay=row[arrow.source] - 0.16, xref="x", yref="y", axref="x",
-                ayref="y", showarrow=True, arrowhead=2, arrowsize=1.1, arrowwidth=1.6, arrowcolor=GREEN, standoff=5,
-                text="",
-            )  # fmt: skip
+    flows = [
+        {"x": at, "y": row[arrow.target] - 0.16, "ax": at, "ay": row[arrow.source] - 0.16, "xref": "x", "yref": "y",
+         "axref": "x", "ayref": "y", "showarrow": True, "arrowhead": 2, "arrowsize": 1.1, "arrowwidth": 1.6,
+         "arrowcolor": GREEN, "standoff": 5, "text": ""}
+        for at, arrow in zip(x, arrows, strict=True) if arrow.source != arrow.target
+    ]  # fmt: skip
+    return [diamonds], flows
 
 
-def _add_marks(
-    figure: go.Figure, series: Series, axis: str, marks: Sequence[Mark], cause: str, colour: str, symbol: str
-) -> None:
+def _marks(series: Series, axis: str, marks: Sequence[Mark], cause: str, colour: str, symbol: str) -> list[Any]:
     if not marks:
-        return
+        return []
     shown = [marks[i] for i in np.unique(np.linspace(0, len(marks) - 1, MAX_MARKS).astype(int))]
     name = cause if len(shown) == len(marks) else f"{cause} ({len(shown)} of {len(marks)} drawn)"
-    figure.add_trace(
+    return [
         go.Scatter(
             x=[x_of(series, axis, mark.seq) for mark in shown], y=[series.num_blocks * 1.05] * len(shown), name=name,
-            mode="markers", marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 0}},
+            mode="markers", marker={"color": colour, "symbol": symbol, "size": 14 if cause == "finding" else 9,
+                                    "line": {"width": 1.5 if symbol.endswith("-open") else 0, "color": colour}},
             customdata=[mark.seq for mark in shown], text=[mark.text for mark in shown],
             hovertemplate="%{text}<extra></extra>",
         )
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def _cursor(figure: go.Figure, series: Series, axis: str, cursor: int | None) -> None:
@@ -321,13 +310,24 @@ def _cursor(figure: go.Figure, series: Series, axis: str, cursor: int | None) ->
         figure.add_vline(x=x_of(series, axis, cursor), line={"color": MUTED, "width": 1.5, "dash": "dot"})
 
 
-def _layout(figure: go.Figure, *, height: int, x_title: str | None, y_title: str | None) -> None:
-    figure.update_layout(
-        height=height,
-        margin={"l": 8, "r": 12, "t": 8, "b": 8},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
-        dragmode="zoom",
-        uirevision="keep",
-    )
-    figure.update_xaxes(title={"text": x_title, "standoff": 6}, automargin=True, showgrid=False, zeroline=False)
-    figure.update_yaxes(title=y_title, automargin=True, gridcolor=_GRID, zeroline=False)
+def _figure(traces: list[Any], *, height: int, x: dict[str, Any], y: dict[str, Any], **layout: Any) -> go.Figure:
+    """A figure with what all have in common. In one go: an update of a figure costs as much as making it."""
+    common: dict[str, Any] = {
+        "height": height, "margin": {"l": 8, "r": 12, "t": 8, "b": 8}, "dragmode": "zoom", "uirevision": "keep",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
+        "xaxis": x, "yaxis": y,
+    }  # fmt: skip
+    return go.Figure(traces, common | layout)
+
+
+def _axis(title: str | None) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 6}, "automargin": True, "showgrid": False, "zeroline": False}
+
+
+def _x_axis(axis: str) -> dict[str, Any]:
+    """Time, on one of AXES; whole numbers with a comma for the thousands."""
+    return _axis(AXES[axis]) | ({} if axis == "time" else {"tickformat": ",d"})
+
+
+def _y_axis(title: str | None) -> dict[str, Any]:
+    return _axis(title) | {"showgrid": True, "gridcolor": _GRID, "tickformat": ","}

@@ -35,7 +35,12 @@ def prefix_icicle(
         )
     )  # fmt: skip
     depth = _depth(parents)
-    figure.update_layout(height=min(90 + 62 * depth, 560), margin={"l": 4, "r": 4, "t": 4, "b": 4}, uirevision="keep")
+    figure.update_layout(
+        height=min(90 + 62 * depth, 560),
+        margin={"l": 4, "r": 4, "t": 4, "b": 4},
+        uirevision="keep",
+        uniformtext={"minsize": 11, "mode": "hide"},
+    )
     return figure
 
 
@@ -86,8 +91,8 @@ def overhead(loads: Sequence[tuple[str, float, float | None, float | None, float
     return figure
 
 
-def concurrency(rows: Sequence[tuple[str, float, float, float | None]]) -> go.Figure:
-    """Sequences at once by allocator: (name, mean, peak, share of held memory that is used); longer is better."""
+def concurrency(rows: Sequence[tuple[str, float, float, str]]) -> go.Figure:
+    """Sequences at once by allocator: (name, mean, peak, what is written on its bar); longer is better."""
     names = [name for name, *_ in rows]
     figure = go.Figure()
     figure.add_trace(go.Bar(
@@ -96,7 +101,7 @@ def concurrency(rows: Sequence[tuple[str, float, float, float | None]]) -> go.Fi
     ))  # fmt: skip
     figure.add_trace(go.Bar(
         y=names, x=[mean for _, mean, _, _ in rows], orientation="h", name="mean", width=0.56, marker={"color": BLUE},
-        text=["" if used is None else f"{used:.0%} of held memory used" for *_, used in rows], textposition="inside",
+        text=[said for *_, said in rows], textposition=["inside" if mean else "outside" for _, mean, _, _ in rows],
         insidetextanchor="start", hovertemplate="%{y}: %{x:,.1f} on average<extra></extra>",
     ))  # fmt: skip
     figure.update_layout(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from kvscope.dashboard.palette import SEQUENCES, ink_on
 
 STYLE = """<style>
-.stMainBlockContainer { padding: 2.4rem 2.2rem 3rem; max-width: 1560px; }
-[data-testid="stSidebarHeader"] { padding-bottom: 0.4rem; }
+.stMainBlockContainer { padding: 1.8rem 2.2rem 3rem; max-width: 1760px; }
+[data-testid="stSidebarHeader"] { padding-bottom: 0; margin-bottom: 0; height: 3.4rem; }
+[data-testid="stSidebarNavLink"] { padding-top: 0.05rem; padding-bottom: 0.05rem; margin-top: 0; margin-bottom: 0; }
+[data-testid="stSidebarNavItems"] li { margin: 0; }
+[data-testid="stElementContainer"]:has(.kv-pill) { margin-bottom: -1rem; }
 .st-key-timebar { padding: 0.55rem 0.9rem 0.6rem; }
 .st-key-timebar [data-testid="stVerticalBlock"] { gap: 0.4rem; }
 .st-key-timebar [data-testid="stHorizontalBlock"] { flex-wrap: nowrap; }
@@ -52,6 +55,12 @@ STYLE = """<style>
 .kv-lanes > i { grid-column: 1 / -1; font-style: normal; font-size: 0.78rem; padding: 0.12rem 0.8rem;
   border-top: 1px dashed rgba(128, 140, 152, 0.6); }
 .kv-lanes > i.stop { color: #D55E00; border-top-color: #D55E00; font-weight: 600; }
+.kv-table { width: 100%; border-collapse: collapse; font-size: 0.87rem; margin: 0; }
+.kv-table th { text-align: left; font-weight: 400; opacity: 0.65; }
+.kv-table th, .kv-table td { padding: 0.4rem 0.8rem; border: 0; vertical-align: top;
+  border-bottom: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); }
+.kv-table tr.on td { font-weight: 600; background: rgba(213, 94, 0, 0.08); }
+.kv-table tr.on td:first-child { box-shadow: inset 3px 0 0 #D55E00; }
 .kv-chips i { width: 14px; height: 14px; border-radius: 4px; display: inline-block; }
 </style>"""
 
@@ -131,6 +140,16 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, marked: Collection[str] = ()) -> str:
+    """A table of text that wraps; a row whose first cell is among `marked` stands out."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(
+        f"<tr{' class=on' if row[0] in marked else ''}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f'<table class="kv-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def log(lines: Iterable[tuple[int, str]]) -> str:

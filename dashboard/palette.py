@@ -60,8 +60,8 @@ SEQUENTIAL: tuple[str, ...] = (
 PHASES: dict[str, str] = {"queued": GREY, "prefill": SKY, "decode": BLUE, "preempted": VERMILLION}
 SEVERITIES: dict[str, str] = {"error": VERMILLION, "warning": ORANGE, "info": BLUE}
 CAUSES: dict[str, tuple[str, str]] = {  # what a marker on the time axis says: colour and Plotly symbol
+    "evict": ("#2A7FB0", "line-ns-open"),
     "preempt": (PURPLE, "triangle-down"),
-    "evict": ("#2A7FB0", "x"),
     "finding": (FINDING, "star"),
 }
 

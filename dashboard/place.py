@@ -11,8 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import streamlit as st
 
+from kvscope.dashboard.answers import findings_so_far, measured
 from kvscope.dashboard.opened import Start, TraceView
 
 STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
@@ -72,7 +74,7 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
 
 
 def place_in(view: TraceView, begun: Start) -> Place:
-    """The current place, inside the trace's limits; where none was chosen the launcher's, then the last event."""
+    """The current place, inside the trace's limits; where none was chosen the launcher's, then the telling one."""
     state = st.session_state
     if state.get("place_of") not in (None, view.name):  # another trace: its numbers mean something else
         for name in {"seq", "block"} - state.get("adopted", set()):
@@ -81,13 +83,30 @@ def place_in(view: TraceView, begun: Start) -> Place:
         state["seq"] = begun.seq if state.get("seq") is None else state["seq"]
         state["block"] = begun.block if state.get("block") is None else state["block"]
     state["place_of"] = view.name
-    seq = view.last_seq if state.get("seq") is None else int(state["seq"])
-    block = -1 if state.get("block") is None else int(state["block"])
     if not len(view.events):
         return Place(-1, -1)
+    if state.get("seq") is None:
+        told = telling(view)
+        state["seq"] = told.seq
+        state["block"] = told.block if state.get("block") is None else state["block"]
+    seq = int(state["seq"])
+    block = -1 if state.get("block") is None else int(state["block"])
     state["seq"] = max(min(seq, view.last_seq), min(view.first_seq, view.last_seq))
     state["block"] = block if 0 <= block < view.num_blocks else -1
     return Place(state["seq"], state["block"])
+
+
+def telling(view: TraceView) -> Place:
+    """Where a trace is opened: at its first finding, else where most is held; one that grows or is long at its end.
+
+    At the end of a run that is complete nothing is held any more: no page would have anything to show.
+    """
+    if view.live or view.on_demand:
+        return Place(view.last_seq, -1)
+    if found := findings_so_far(view):
+        return Place(found[0].seq, found[0].block)
+    held = measured(view).held_blocks
+    return Place(int(measured(view).seq[int(np.argmax(held))]) if held.max(initial=0) else view.last_seq, -1)
 
 
 def move(*, seq: int | None = None, block: int | None = None, trace: str | None = None) -> None:

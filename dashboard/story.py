@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import figures, markup
+from kvscope.dashboard import figures, markup, plots
 from kvscope.dashboard.answers import findings_so_far, names_of, pool_at
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
@@ -16,7 +16,6 @@ from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writer
 from kvscope.inspector.source import Names, rows_until
 from kvscope.inspector.state import Holder, holders
 
-NO_BAR = {"displayModeBar": False, "staticPlot": False}
 RECENT = 12
 MOST_HOLDERS = 6
 
@@ -77,7 +76,7 @@ def slots(view: TraceView, place: Place, life: Life) -> None:
         said.setdefault(name, colour)
     st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}, {_when(place, life)}")
     figure = figures.slot_strip(writers)
-    st.plotly_chart(figure, key=f"slots_{life.block}_{life.gen}", config=NO_BAR, alt="Slots by their last writer")
+    plots.show(figure, key=f"slots_{life.block}_{life.gen}", alt="Slots by their last writer", bar=False)
     if said:
         st.html(markup.chips(said.items()))
     twice = [s.slot for s in written if len(s.writers) > 1]

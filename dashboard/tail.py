@@ -167,9 +167,8 @@ class Tail:
         except TraceError:  # it was there a moment ago: another run is about to be written over it
             self._lost = True
             return False
-        if (
-            self._reader.long and self._reader.decoded
-        ):  # it has grown long: from now on it is read where it is looked at
+        if self._reader.long and self._reader.decoded:
+            # It has grown long: from now on it is read where it is looked at.
             self._reader = self._open()
             if self._follower is not None:
                 self._follower.read_from(self._reader)

@@ -17,7 +17,8 @@ def show(view: TraceView) -> None:
     """The verdict, where the check has been run; the way to the first finding."""
     point = next((str(f["point"]) for f in view.facts if f.get("type") == "run" and f.get("point")), "")
     if point:
-        st.markdown(f":material/lightbulb: **{plain(point[:1].upper() + point[1:])}**")
+        said = (point[:1].upper() + point[1:]).replace("`", "")
+        st.markdown(f":material/lightbulb: **{plain(said)}**")
     if findings_so_far(view) == ():
         so_far = " so far" if view.live else ""
         st.caption(f"No rule is broken{so_far}. {leak_text(view)}".strip())

@@ -71,11 +71,11 @@ SAMPLES: dict[str, Sample] = {
         Sample("garbled-race", "two samples write one block at once: open the finding, and see who wrote",
                "gen:requests=8,rate=20,system=48,prompt=10-50,output=20-40,samples=3,seed=2", 96,
                fault="count-read-too-soon"),
-        Sample("leak", "blocks that nobody holds and that never come back: the held ones climb, run by run",
-               "gen:requests=48,rate=60,prompt=40-120,output=40-120,seed=3", 64, fault="leak-on-preempt"),
+        Sample("leak", "every preemption loses a block: half of the pool never comes back, though nobody holds it",
+               "gen:requests=36,rate=60,prompt=40-120,output=40-120,seed=3", 48, fault="leak-on-preempt"),
         Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: what is saved is most of the pool",
                "gen:requests=32,rate=30,system=512,prompt=20-60,output=60-120,samples=2,seed=4", 256),
-        Sample("reserved", "each request is given room for 1,024 tokens: most of what is held stays empty",
+        Sample("reserved", "each request is given room for 1,024 tokens: most of it stays empty, unlike in `paged`",
                "gen:requests=40,rate=20,prompt=60-200,output=40-160,seed=5", 512, allocator="reserved",
                max_model_len=1024),
         Sample("paged", "the same requests as in `reserved`, in blocks: more at once, hardly anything empty",
@@ -144,7 +144,7 @@ def _record(sample: Sample, path: Path) -> None:
         manager: Any = RegionManager(space, sink=sink)
         if paged:
             manager = _manager(sample)(sample.blocks, sample.block_size, sink=sink)
-        run = DrivenRun(workload.requests, manager, settings, share=paged and workload.names_prefixes,
+        run = DrivenRun(workload.requests, manager, settings, share=paged,
                         could_hold=space.could_hold, sink=sink)  # fmt: skip
         clock.append(run)
         run.run(lambda: False)

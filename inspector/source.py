@@ -201,7 +201,7 @@ class Names:
 
 def site_of(trace: TraceLike, row: int) -> Site | None:
     """The call site of a row, where one was recorded."""
-    index = int(trace.events["site"][row])
+    index = int(trace.events[row]["site"])
     site = trace.sites[index] if 0 <= index < len(trace.sites) else None
     return site if site is not None and site.file else None
 
@@ -230,7 +230,7 @@ def site_text(trace: TraceLike, row: int) -> str:
 
 def actor_of(trace: TraceLike, row: int) -> str:
     """The name of the acting thread or stream."""
-    index = int(trace.events["actor"][row])
+    index = int(trace.events[row]["actor"])
     return trace.actors[index] if index < len(trace.actors) else f"actor {index}"
 
 

@@ -157,6 +157,12 @@ def pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None 
     )  # fmt: skip
 
 
+def longest_free(state: PoolState) -> int:
+    """The most free blocks that lie side by side: what an allocator that wants one piece can have at once."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], state.state == BlockState.FREE, [False]]).astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max(initial=0))
+
+
 def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
     """The block table of every sequence that holds blocks just after event `seq`, as (block, gen) in logical order."""
     if getattr(trace, "long", False):  # a reader

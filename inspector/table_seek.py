@@ -15,7 +15,7 @@ Tables = dict[int, list[tuple[int, int]]]
 
 _MASK = kind_mask(TABLE_KINDS)
 _NAMES = ("seq_id", "lblock", "block", "gen")
-_EVERY = 1 << 18
+_EVERY = 1 << 16
 _MOST_BYTES = 64 << 20  # of what is kept; then it is kept half as often
 
 

@@ -35,24 +35,23 @@ def unpacked_bytes(message: bytes) -> int:
         buffers = _field(head, table, 2)
         if buffers is None:
             return 0
-        return sum(_lengths(head, _at(head, buffers), body, _field(head, table, 3) is not None))
+        return _total(head, _at(head, buffers), body, _field(head, table, 3) is not None)
     except struct.error as error:
         raise ValueError(f"not a readable Arrow message: {error}") from error
 
 
-def _lengths(head: memoryview, vector: int, body: memoryview, packed: bool) -> list[int]:
-    """The unpacked length of each buffer in a vector of (offset, length) pairs."""
+def _total(head: memoryview, vector: int, body: memoryview, packed: bool) -> int:
+    """The unpacked lengths of all buffers in a vector of (offset, length) pairs, summed up."""
     count = _U32.unpack_from(head, vector)[0]
     if count > len(head) // 16:
         raise ValueError(f"an Arrow message with {count} buffers in {len(head)} bytes")
-    found = []
-    for i in range(count):
-        offset, length = struct.unpack_from("<qq", head, vector + 4 + 16 * i)
+    total = 0
+    for offset, length in struct.iter_unpack("<qq", head[vector + 4 : vector + 4 + 16 * count]):
         if offset < 0 or length < 0 or offset + length > len(body):
             raise ValueError(f"an Arrow buffer outside of its message: {length} bytes at {offset}")
         claimed = _I64.unpack_from(body, offset)[0] if packed and length >= 8 else -1
-        found.append(claimed if claimed >= 0 else length)  # -1: this buffer is not packed
-    return found
+        total += claimed if claimed >= 0 else length  # -1: this buffer is not packed
+    return total
 
 
 def _at(data: memoryview, place: int) -> int:

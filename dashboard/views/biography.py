@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import markup, story
-from kvscope.dashboard.answers import findings_so_far, names_of
+from kvscope.dashboard.answers import findings_so_far, names_of, pool_at
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.palette import BY_LETTER
 from kvscope.dashboard.place import Place, go, move
 from kvscope.dashboard.words import short_site
 from kvscope.inspector.biography import Life, biography
 
 MAX_EVENTS = 2000
+MOST_CHOICES = 60
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -26,9 +31,11 @@ def render(view: TraceView, place: Place) -> None:
     with left:
         _choice(view, place)
     if place.block < 0:
-        st.info("Choose a block: type its number, or pick it on the block map.", icon=":material/touch_app:")
-        if st.button("To the block map", icon=":material/grid_view:"):
-            go("blocks")
+        with right, st.container(horizontal=True, vertical_alignment="center"):
+            st.info("Type a block's number, or pick it here or on the block map.", icon=":material/touch_app:")
+            if st.button("To the block map", icon=":material/grid_view:"):
+                go("blocks")
+        _candidates(view, place)
         return
     now = [life for life in lives if life.first_seq <= place.seq]
     with right:
@@ -39,6 +46,27 @@ def render(view: TraceView, place: Place) -> None:
     life = _lives(view, place, lives)
     story.slots(view, place, life)
     _events(place, life)
+
+
+def _candidates(view: TraceView, place: Place) -> None:
+    """Blocks with something to tell at this event: findings first, then who is held by most, then by lives."""
+    state = pool_at(view, place.seq)
+    broken = Counter(f.block for f in findings_so_far(view) or () if f.block >= 0)
+    found = np.zeros(state.num_blocks, np.int64)
+    for block, many in broken.items():
+        found[block] = many
+    order = np.lexsort((-state.gen, -state.ref, -found))[:MOST_CHOICES].tolist()
+    st.markdown("**Blocks with something to tell** (pick one)")
+    columns = (("block", "number"), ("state", "text"), ("held by", "number"), ("slots filled", "number"),
+               ("lives so far", "number"), ("findings", "number"), ("", "grow"))  # fmt: skip
+    rows = [
+        (b, BY_LETTER[state.letter(b)].label, int(state.ref[b]), int(state.fill[b]), int(state.gen[b]),
+         int(found[b]) or None, "")
+        for b in order if state.gen[b] or found[b]
+    ]  # fmt: skip
+    picked = event_list(columns, rows, -1, height=520, key="candidates")
+    if picked is not None:
+        go(block=picked)
 
 
 def _stats(view: TraceView, place: Place, lives: list[Life]) -> None:

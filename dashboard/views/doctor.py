@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import markup
@@ -14,7 +13,8 @@ from kvscope.dashboard.place import Place
 from kvscope.inspector.doctor import Diagnosis, diagnose, of_trace
 from kvscope.inspector.doctor.verdicts import Verdict
 
-_FOUND = {True: "found", False: "no", None: "cannot tell"}
+_FOUND = {True: "yes", False: "no", None: "cannot tell"}
+_COLUMNS = ("applies", "complaint", "evidence", "what to do", "confidence")
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -33,15 +33,15 @@ def render(view: TraceView, place: Place) -> None:
         st.warning(markup.plain(note), icon=":material/info:")
     st.markdown("**Three layers, three cures**")
     for column, layer in zip(st.columns(3, gap="medium"), found.layers, strict=True):
-        with column, st.container(border=True):
+        with column, st.container(border=True, height="stretch"):
             st.markdown(f"**{layer.name.capitalize()}**: {ratio_text(layer.value)}")
             st.caption(markup.plain(f"{layer.evidence}. Cure: {layer.cure}."))
-    for title, key, verdicts in (
-        ("Why it might not have helped", "symptoms", found.symptoms),
-        ("When it does not pay", "cases", found.does_not_pay),
+    for title, verdicts in (
+        ("Why it might not have helped", found.symptoms),
+        ("When it does not pay", found.does_not_pay),
     ):
         st.markdown(f"**{title}**")
-        st.dataframe(_table(verdicts), hide_index=True, key=key)
+        st.html(markup.table(_COLUMNS, _rows(verdicts), marked={"yes"}))
 
 
 @st.cache_resource(max_entries=4, show_spinner="examining")
@@ -49,13 +49,10 @@ def _diagnosed(key: tuple[Any, ...], _view: TraceView) -> Diagnosis:
     return diagnose(of_trace(_view))
 
 
-def _table(verdicts: tuple[Verdict, ...]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "": [_FOUND[v.found] for v in verdicts],
-            "complaint": [v.title for v in verdicts],
-            "evidence": [v.evidence for v in verdicts],
-            "next": [v.next_step if v.found is not False else "" for v in verdicts],
-            "confidence": [v.confidence for v in verdicts],
-        }
-    )
+def _rows(told: tuple[Verdict, ...]) -> list[tuple[str, ...]]:
+    """What was found first, then what cannot be told."""
+    ordered = sorted(told, key=lambda v: {True: 0, None: 1, False: 2}[v.found])
+    return [
+        (_FOUND[v.found], v.title, v.evidence, v.next_step if v.found is not False else "", v.confidence)
+        for v in ordered
+    ]

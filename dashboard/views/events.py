@@ -29,7 +29,7 @@ def render(view: TraceView, place: Place) -> None:
     with right:
         counts = pool_at(view, place.seq).counts
         st.markdown("**The pool at this event**")
-        st.html(markup.stats((s.label, count_text(counts[s.name]), s.letter, s.meaning) for s in STATES))
+        st.html(markup.stats((s.label.capitalize(), count_text(counts[s.name]), s.letter, s.meaning) for s in STATES))
         blocks.draw(view, place, "state")
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import figures_more, markup
+from kvscope.dashboard import figures_more, markup, plots
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView, results
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.views.overview import PLOT_CONFIG
 from kvscope.inspector.results import Overhead
 
 POINTS, LOOKED = 120, 4000
@@ -41,7 +40,7 @@ def render(view: TraceView, place: Place) -> None:
     ), alarm="Dropped" if view.dropped else ""))  # fmt: skip
     st.markdown(f"**Events per second** over {duration_text(span)}")
     picture = figures_more.rate(seconds, rates)
-    st.plotly_chart(picture, key="event_rate", config=PLOT_CONFIG, alt="Events recorded per second over time")
+    plots.show(picture, key="event_rate", alt="Events recorded per second over time")
     _measured(results().overhead)
 
 
@@ -52,8 +51,8 @@ def _measured(found: list[Overhead]) -> None:
         st.code(_HOW, language=None)
         return
     st.markdown("**A decode step with recording, over one without** (1 is no cost; the bars span the pairs measured)")
-    st.plotly_chart(figures_more.overhead([(o.name, o.ratio, o.low, o.high, o.gate) for o in found]), key="overhead",
-                    config=PLOT_CONFIG, alt="Ratio of step times with and without recording, by load")  # fmt: skip
+    picture = figures_more.overhead([(o.name, o.ratio, o.low, o.high, o.gate) for o in found])
+    plots.show(picture, key="overhead", alt="Ratio of step times with and without recording, by load")
     said = [f"{o.name}: {o.without:.4g} {o.unit} without, {o.with_it:.4g} with" for o in found]
     st.caption(markup.plain("; ".join(said)))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import streamlit as st
 
-from kvscope.dashboard import figures, markup, verdict
+from kvscope.dashboard import figures, markup, plots, verdict
 from kvscope.dashboard.answers import checked, findings_so_far, measure_all, measured, names_of, summarised, whole
 from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.opened import TraceView
@@ -18,9 +17,7 @@ from kvscope.dashboard.stats import stat_cells
 from kvscope.dashboard.words import event_text
 from kvscope.traces.schema import Kind
 
-PLOT_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
 MAX_LONG_MARKS = 40  # each is read from another place of the file
-_NO_BAR = {"displayModeBar": False}
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -32,13 +29,12 @@ def render(view: TraceView, place: Place) -> None:
         axis = axis_choice("axis")
     found = findings_so_far(view)
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
-    st.plotly_chart(_at(picture, view, axis, place), key="occupancy", config=PLOT_CONFIG,
-                    alt="Blocks by state over time, stacked")  # fmt: skip
+    plots.show(_at(picture, view, axis, place), key="occupancy", alt="Blocks by state over time, stacked")
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         with column:
             st.markdown(f"**{title}**")
             figure = _at(_small((view.id, whole(view)), axis, name, view), view, axis, place)
-            st.plotly_chart(figure, key=f"small_{name}", config=_NO_BAR, alt=title)
+            plots.show(figure, key=f"small_{name}", alt=title, bar=False)
     # After everything else is on the page, what takes a while. A long trace is checked on the page Findings.
     if not whole(view):
         measure_all(view)
@@ -49,19 +45,19 @@ def render(view: TraceView, place: Place) -> None:
 
 
 @st.cache_resource(max_entries=6, show_spinner=False)
-def _picture(key: tuple[Any, ...], axis: str, findings: int, _view: TraceView) -> go.Figure:
-    return figures.occupancy(measured(_view), axis, marks=marks(_view))
+def _picture(key: tuple[Any, ...], axis: str, findings: int, _view: TraceView) -> plots.Written:
+    return plots.written(figures.occupancy(measured(_view), axis, marks=marks(_view)))
 
 
 @st.cache_resource(max_entries=18, show_spinner=False)
-def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> go.Figure:
+def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> plots.Written:
     options = next(options for _, other, options in _SMALL if other == name)
-    return figures.small_multiple(measured(_view), name, axis, **options)
+    return plots.written(figures.small_multiple(measured(_view), name, axis, **options))
 
 
-def _at(picture: go.Figure, view: TraceView, axis: str, place: Place) -> go.Figure:
+def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:
     """The same picture with the chosen event as a line; the cached one stays as it is."""
-    return figures.with_cursor(picture, measured(view), axis, place.seq)
+    return plots.with_line(picture, figures.cursor_x(measured(view), axis, place.seq))
 
 
 def axis_choice(key: str) -> str:

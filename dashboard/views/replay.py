@@ -56,7 +56,7 @@ def playing(view: TraceView, opened_at: int | None = None) -> bool:
         state["play_from"] = None
     if named or (not view.live and not state["play_from"]):  # the run that was followed has ended
         if state["playing"] and not named:
-            state["seq"] = None
+            state["seq"] = view.last_seq
         state["playing"] = False
     if state["playing"] and view.live:
         state["seq"] = None  # the newest
@@ -159,14 +159,15 @@ def _refresh(view: TraceView, place: Place, moves: bool, mode: str) -> None:
 
 
 def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
+    kind, said = _PILL[shown.status]
+    st.html(markup.pill(kind, said.format(count_text(shown.events))))
     banner = st.container()
     if shown.dropped:
         banner.error(f"{count_text(shown.dropped)} events were dropped while recording: this is not the whole story",
                      icon=":material/warning:")  # fmt: skip
     with banner:
         verdict.first_finding(view)
-    kind, said = _PILL[shown.status]
-    st.html(markup.pill(kind, said.format(count_text(shown.events))) + markup.stats(shown.cells))
+    st.html(markup.stats(shown.cells))
     left, right = st.columns([11, 10], gap="medium")
     with left:
         found = findings_so_far(view) or ()

@@ -7,13 +7,13 @@ from collections import Counter
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup
+from kvscope.dashboard import figures, markup, plots
 from kvscope.dashboard.answers import lanes_of, measured
 from kvscope.dashboard.lane_order import arrows_of, families
 from kvscope.dashboard.numbers import count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.views.overview import PLOT_CONFIG, axis_choice
+from kvscope.dashboard.views.overview import axis_choice
 from kvscope.inspector.lanes import Lane
 
 MAX_LANES = 60
@@ -36,7 +36,7 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**What each sequence was doing**", width="content")
         axis = axis_choice("lane_axis")
     figure = figures.lane_chart(shown, measured(view), axis, cursor=place.seq, arrows=arrows_of(view, shown))
-    st.plotly_chart(figure, key="lanes", config=PLOT_CONFIG, alt="What each sequence was doing over time")
+    plots.show(figure, key="lanes", alt="What each sequence was doing over time")
     st.markdown("**Sequences**")
     st.dataframe(
         _table(view, shown),

@@ -47,13 +47,19 @@ def render(view: TraceView | None, place: Place | None) -> None:
     _one(chosen)
 
 
+def _counted(value: int, name: str) -> str:
+    """`12 histories`, `1 history`"""
+    one = f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
+    return f"{value:,} {one if value == 1 else name}"
+
+
 _TRIED = ("programs tried", "schedules", "tests")
 
 
 def _one(run: PropertyRun) -> None:
     label, colour = _VERDICTS[run.verdict]
-    said = [f"{value:,.3g} {unit}".strip() + f" {name}" if unit else f"{int(value):,} {name}"
-            for name, value, unit in run.numbers if (name, value) != ("threads", 1)]  # fmt: skip
+    said = [f"{value:,.3g} {unit}".strip() + f" {name}" if unit else _counted(int(value), name)
+            for name, value, unit in run.numbers if (name, value) != ("threads", 1) and name != "time"]  # fmt: skip
     st.html(markup.head(run.target, label, colour, said))
     (st.success if run.verdict == "clean" else st.error)(markup.plain(run.headline), icon=":material/science:")
     if run.lanes:

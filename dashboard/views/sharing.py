@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, figures_more, markup
+from kvscope.dashboard import figures, figures_more, markup, plots
 from kvscope.dashboard.answers import measured, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text
 from kvscope.dashboard.opened import TraceView
@@ -17,7 +17,6 @@ from kvscope.inspector.prefixes import prefix_tree
 
 MAX_TABLES = 60
 MAX_TREE, MAX_BRANCHES = 400, 300
-_NO_BAR = {"displayModeBar": False}
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -43,7 +42,7 @@ def render(view: TraceView, place: Place) -> None:
     shown = {names(s): row for s, row in list(tables.items())[:MAX_TABLES]}
     st.markdown("**Block tables at this event**: blue is held by one table; orange by several, darker by more")
     figure = figures.block_tables(shown, pool_at(view, place.seq).entries)
-    st.plotly_chart(figure, key="block_tables", config=_NO_BAR, alt="Block tables, shared blocks in orange")
+    plots.show(figure, key="block_tables", alt="Block tables, shared blocks in orange", bar=False)
     if len(tables) > MAX_TABLES:
         st.caption(f"The first {MAX_TABLES} of {len(tables)} tables.")
     _groups(view, place, tables)
@@ -75,10 +74,10 @@ def _tree(view: TraceView, tables: dict[int, list[tuple[int, int]]]) -> None:
         span = f"b{branch.blocks[0]}" if count == 1 else f"b{branch.blocks[0]} ... b{branch.blocks[-1]}"
         texts.append(f"{blocks} ({span})<br>held by {shown}{saved}")
     st.markdown("**Prefix tree**: as wide as sequences hold it; orange is shared, and what hangs below goes on alone")
-    st.plotly_chart(
+    plots.show(
         figures_more.prefix_icicle([escape(t) for t in labels], [b.parent for b in found],
                                    [len(b.sequences) for b in found], texts),
-        key="prefix_tree", config=_NO_BAR, alt=f"Prefix tree of {len(tables)} sequences in {len(found)} branches",
+        key="prefix_tree", alt=f"Prefix tree of {len(tables)} sequences in {len(found)} branches", bar=False,
     )  # fmt: skip
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup
+from kvscope.dashboard import figures, markup, plots
 from kvscope.dashboard.answers import measured, names_of, pool_at, summarised, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.dashboard.verdict import leak_text
-from kvscope.dashboard.views.overview import PLOT_CONFIG, axis_choice
+from kvscope.dashboard.views.overview import axis_choice
 from kvscope.dashboard.views.sharing import nothing_held
+from kvscope.inspector.state import PoolState, longest_free
 
 MOST = 30
 
@@ -30,7 +33,7 @@ def render(view: TraceView, place: Place) -> None:
         ("Tail waste", ratio_text(facts["tail_waste"]["mean"]), "mean", "Empty share of held slots, over the run."),
         ("Worst tail", ratio_text(facts["tail_waste"]["peak"]), "peak", "The greatest it was."),
         ("Reserved empty", ratio_text(facts["reservation_waste"]), "", "Reserved, not used, where room is reserved."),
-        ("Holes", ratio_text(facts["external_fragmentation"]), "", "Free memory in pieces; none in a paged pool."),
+        _holes(facts, state),
         ("Cached", count_text(int(np.count_nonzero(state.state == 4))), "blocks", "Held by nobody, kept for prompts."),
     )  # fmt: skip
     st.html(markup.stats(cells))
@@ -38,14 +41,28 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**Held memory: what is filled, what is empty (slots)**", width="content")
         axis = axis_choice("waste_axis")
     figure = figures.filled_and_empty(measured(view), axis, cursor=place.seq)
-    st.plotly_chart(figure, key="filled", config=PLOT_CONFIG, alt="Filled and empty slots of held blocks over time")
+    plots.show(figure, key="filled", alt="Filled and empty slots of held blocks over time")
     st.caption(leak_text(view) if not view.live else "Leaks are looked for once the trace is closed.")
     _who(view, place, state)
 
 
-def _who(view: TraceView, place: Place, state: object) -> None:
+def _holes(facts: dict[str, Any], state: PoolState) -> tuple[str, str, str, str]:
+    """Free memory in pieces: none in a paged pool, whose blocks are all alike; elsewhere the largest piece counts."""
+    if facts["external_fragmentation"] is not None:
+        return (
+            "Holes",
+            ratio_text(facts["external_fragmentation"]),
+            "",
+            "Free memory in pieces; none in a paged pool.",
+        )
+    free, largest = state.counts["free"], longest_free(state)
+    return ("Largest hole", count_text(largest), f"of {count_text(free)} free",
+            "The longest run of free blocks at this event: more than that nobody can have in one piece.")  # fmt: skip
+
+
+def _who(view: TraceView, place: Place, state: PoolState) -> None:
     """Sequences by what they hold empty."""
-    names, fill = names_of(view), state.fill  # type: ignore[attr-defined]
+    names, fill = names_of(view), state.fill
     rows = []
     for seq_id, table in tables_of(view, place.seq).items():
         blocks = [block for block, _ in table if 0 <= block < len(fill)]

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures_more, markup
+from kvscope.dashboard import figures_more, markup, plots
 from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -29,8 +29,7 @@ def render(view: TraceView, place: Place) -> None:
         st.info("The trace does not say how many bytes a token takes: nothing to size a pool with.")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="large"):
-        sizes = st.pills("Block size (slots)", SIZES, default=[view.block_size] if view.block_size in SIZES else [16],
-                         selection_mode="multi", key="sizes")  # fmt: skip
+        sizes = st.pills("Block size (slots)", SIZES, default=list(SIZES), selection_mode="multi", key="sizes")
         pool = st.select_slider("Pool, times this one", POOLS, value=1.0, key="pool_times", width=260)
         reserved = st.toggle("Beside reserving", value=True, key="reserving")
     try:
@@ -54,11 +53,21 @@ def render(view: TraceView, place: Place) -> None:
     )
     st.html(markup.stats(cells))
     st.markdown("**The same requests, simulated**: prompts share nothing here, for a trace holds no text")
-    shown = [(f"{row.allocator}, {row.block_size} slots" if row.block_size else row.allocator,
-              row.concurrency_mean or 0.0, float(row.concurrency_peak), row.utilization) for row in rows]  # fmt: skip
-    st.plotly_chart(figures_more.concurrency(shown), key="whatif_picture", config={"displayModeBar": False},
-                    alt="Sequences that run at once, mean and peak, by allocator and block size")  # fmt: skip
+    shown = [(_name(row), row.concurrency_mean or 0.0, float(row.concurrency_peak), _said(row)) for row in rows]
+    plots.show(figures_more.concurrency(shown), key="whatif_picture", bar=False,
+               alt="Sequences that run at once, mean and peak, by allocator and block size")  # fmt: skip
     st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+
+
+def _name(row: Outcome) -> str:
+    return f"{row.allocator}, {row.block_size} slots" if row.block_size else str(row.allocator)
+
+
+def _said(row: Outcome) -> str:
+    """What is written on the bar of an allocator."""
+    if not row.concurrency_peak:
+        return "not one request fits: the room reserved for it is more than the pool"
+    return "" if row.utilization is None else f"{row.utilization:.0%} of held memory used"
 
 
 @st.cache_resource(max_entries=16, show_spinner="simulating")
@@ -89,7 +98,7 @@ def _table(rows: list[Outcome]) -> pd.DataFrame:
             "reserved, empty": [ratio_text(row.reservation_waste) for row in rows],
             "waits for memory": [ratio_text(row.blocked) for row in rows],
             "preemptions": [row.preemptions for row in rows],
-            "tokens/s": [number(row.output_tokens_per_s, 0) for row in rows],
-            "done in": [duration_text(row.makespan_s) for row in rows],
+            "tokens/s": [number(row.output_tokens_per_s, 0) if row.concurrency_peak else ABSENT for row in rows],
+            "done in": [duration_text(row.makespan_s) if row.concurrency_peak else ABSENT for row in rows],
         }
     )

@@ -20,8 +20,10 @@ from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.source import Names
-from kvscope.inspector.state import holders, state_at, tables_at
+from kvscope.inspector.state import BlockState, holders, state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, TraceReader, open_trace
+
+SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
 
 PAGES = (
     "overview",
@@ -94,6 +96,11 @@ def _middle(trace: TraceReader) -> int:
 
 def _last(path: Path) -> int:
     return int(open_trace(path).seqs[-1])
+
+
+def _fullest(path: Path) -> int:
+    held = series(open_trace(path)).held_blocks
+    return int(open_trace(path).seqs[int(np.argmax(held))])
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -251,14 +258,43 @@ def test_event_page_counts_the_pool(open_app: Open, toy_traces: dict[str, Path])
     trace = open_trace(toy_traces["clean"])
     counts = state_at(trace, _middle(trace)).counts
     app = open_app(toy_traces["clean"], page="events", seq=str(_middle(trace)))
-    assert {name: int(_stat(app, name.replace("_", " "))) for name in counts} == counts
+    assert {name: int(_stat(app, name.replace("_", " ").capitalize())) for name in counts} == counts
 
 
 def test_sites_and_places_of_a_bad_link_are_ignored(open_app: Open, toy_traces: dict[str, Path]) -> None:
     app = open_app(toy_traces["clean"], page="nowhere", seq="x", block="5000")
     assert not app.exception
-    assert _link(app, "seq") == str(_last(toy_traces["clean"]))
+    assert _link(app, "seq") == str(_fullest(toy_traces["clean"]))
     assert "block" not in app.query_params
+
+
+def test_a_trace_opens_where_it_has_something_to_show(open_app: Open, toy_traces: dict[str, Path]) -> None:
+    app = open_app(toy_traces["clean"], page="blocks")
+    assert _link(app, "seq") == str(_fullest(toy_traces["clean"]))
+    first = check(open_trace(toy_traces["missing-copy"])).findings[0]
+    app = open_app(toy_traces["missing-copy"], page="blocks")
+    assert (_link(app, "seq"), _link(app, "block")) == (str(first.seq), str(first.block))
+
+
+def test_a_trace_that_cannot_be_read_is_told_beside_the_one_that_can(
+    open_app: Open, toy_traces: dict[str, Path], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.kvtrace"
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{}")
+    app = open_app(toy_traces["clean"], broken, page="compare")
+    assert not app.exception
+    assert "is not a trace" in app.error[0].value
+
+
+def test_regions_tell_their_largest_hole(open_app: Open) -> None:
+    trace = open_trace(SAMPLES / "fragmentation.kvpack")
+    seq = next(f.seq for f in check(trace).findings if f.code == "KV021")
+    state = state_at(trace, seq)
+    app = open_app(SAMPLES / "fragmentation.kvpack", page="waste", seq=str(seq))
+    runs = "".join("F" if code == BlockState.FREE else "-" for code in state.state).split("-")
+    assert int(_stat(app, "Largest hole")) == max(map(len, runs))
+    assert state.counts["free"] > 0
 
 
 class TestWhichTrace:
@@ -508,11 +544,8 @@ class TestAddress:
     def test_choosing_another_trace_forgets_the_place(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
         app = open_app(*toy_traces.values(), trace="clean", seq="600", block="3")
         app.selectbox(key="trace_box").set_value("missing-copy").run()
-        assert _link(app, "seq") == str(_last(toy_traces["missing-copy"]))
-        assert "block" not in app.query_params
-
-
-SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
+        first = check(open_trace(toy_traces["missing-copy"])).findings[0]
+        assert (_link(app, "seq"), _link(app, "block")) == (str(first.seq), str(first.block))
 
 
 class TestSamples:
