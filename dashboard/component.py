@@ -1,4 +1,4 @@
-"""The dashboard's own elements: the block map and the list of events.
+"""The dashboard's own elements: the block map, the curves, the list of events, and the buttons that save a page.
 
 Each is registered once and mounted by key, so that its node outlives a change of its data. The scripts put text of
 a trace into the page as text only.
@@ -22,6 +22,8 @@ hidden>â¤¢</button><button class="farther" title="Zoom out (-, or the wheel)">âˆ
 <button class="nearer" title="Zoom in to single blocks (+, or the wheel)">+</button></div></div>
 <div class="legend"></div></div>"""
 _CURVES = '<div class="curves"><canvas role="img"></canvas><div class="tip" hidden></div></div>'
+_KEEP = """<div class="keep"><b>Save this page</b><button data-kind="html">HTML</button>
+<button data-kind="png">PNG</button><span role="alert"></span></div>"""
 _ROWS = '<div class="rows"><table><thead></thead><tbody></tbody></table></div>'
 
 
@@ -52,6 +54,11 @@ def curves(payload: bytes, *, key: str) -> int | None:
     """Draw the measures that `curves.encode` wrote; returns the event that was clicked just now, else None."""
     result = _renderer("curves", _CURVES)(data=payload, key=key, on_picked_change=lambda: None)
     return None if result.picked is None else int(result.picked)
+
+
+def keep(trace: str) -> None:
+    """The buttons that save what the page shows as one file, named after the trace, the page and the event."""
+    _renderer("keep", _KEEP)(data=trace, key="keep")
 
 
 def event_list(

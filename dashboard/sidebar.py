@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from kvscope.dashboard import markup, opened
+from kvscope.dashboard.component import keep
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
@@ -23,6 +24,7 @@ def show(view: TraceView, traces: dict[str, Path]) -> None:
     with st.sidebar:
         _health(view)
         _geometry(view)
+        keep(view.name)
 
 
 def show_choice(traces: dict[str, Path]) -> None:
