@@ -68,8 +68,9 @@ def longrun(trace: Any, points: int = POINTS, *, slots: bool = True) -> LongRun:
         _Picks(rows, pool.size, points),
         _Singled(),
     )
+    columns = _COLUMNS if slots else tuple(name for name in _COLUMNS if name not in ("fill", "ref_before"))
     for lo in range(0, rows, _RUN):
-        part = Part(trace, lo, min(lo + _RUN, rows), _COLUMNS)
+        part = Part(trace, lo, min(lo + _RUN, rows), columns)
         where, values, _ = pool.follow(part)
         values = _complete(pool, values)
         means.add(part["t_ns"], where, values)

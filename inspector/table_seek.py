@@ -62,7 +62,12 @@ class TableSeeker:
 
 
 def _tables(held: npt.NDArray[np.int32]) -> Tables:
-    found: dict[int, dict[int, tuple[int, int]]] = {}
-    for seq_id, lblock, block, gen in held.T.tolist():
-        found.setdefault(seq_id, {})[lblock] = (block, gen)
-    return {seq_id: [entries[i] for i in sorted(entries)] for seq_id, entries in sorted(found.items())}
+    """Of each entry of each sequence the one that was taken last."""
+    order = np.lexsort((held[1], held[0]))  # stable: the last of equal ones was taken last
+    sequence, place, block, gen = held[:, order]
+    last = np.append((sequence[1:] != sequence[:-1]) | (place[1:] != place[:-1]), True)[: len(order)]
+    sequence = sequence[last]
+    pairs = list(zip(block[last].tolist(), gen[last].tolist(), strict=True))
+    starts = np.flatnonzero(np.diff(sequence, prepend=-1))
+    edges = [*starts.tolist(), len(pairs)]
+    return {seq_id: pairs[lo:hi] for seq_id, lo, hi in zip(sequence[starts].tolist(), edges, edges[1:], strict=False)}

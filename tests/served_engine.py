@@ -38,9 +38,9 @@ def until(true: Callable[[], Any], seconds: float = 60) -> None:
 
 @contextmanager
 def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False, manager: Any = BlockManager,
-            blocks: int = BLOCKS, reaction: Any = "log",
-            http: Any = "auto") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
-    """A server on a free port, in a thread: its address, its engine loop, and what watches it."""
+            blocks: int = BLOCKS, reaction: Any = "log", http: Any = "auto", port: int = 0, token: str | None = None,
+            run_id: str = "abc") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
+    """A server on a free port (or `port`), in a thread: its address, its engine loop, and what watches it."""
     facts = PoolFacts(blocks, SLOTS, SLOTS * loaded.config.bytes_per_token(4))
     recorder = None if folder is None else Recorder(folder, pool=facts)
     sink: Any = recorder
@@ -53,11 +53,12 @@ def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False,
         Engine(loaded, config, sink=sink, manager_factory=manager), max_requests=32,
         before_step=None if cost is None else cost.before_step, on_step=None if cost is None else cost.after_step,
     ).start()  # fmt: skip
-    watch = Watch(loop, folder, run_id="abc", model="m", sanitizer=sink if sanitize else None, cost=cost)
+    watch = Watch(loop, folder, run_id=run_id, model="m", sanitizer=sink if sanitize else None, cost=cost)
     routers = [metrics_router(watch, vllm), debug_router(watch)]
-    app = create_app(loop, model="m", config=ServerConfig(grace_s=0), routers=routers, run_id="abc")
+    app = create_app(loop, model="m", config=ServerConfig(grace_s=0, token=token), routers=routers, run_id=run_id)
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         server = uvicorn.Server(uvicorn.Config(app, http=http, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -72,9 +73,10 @@ def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False,
         recorder.close()
 
 
-def ask(base: str, **body: Any) -> httpx.Response:
+def ask(base: str, *, token: str = "", **body: Any) -> httpx.Response:
     asked = {"model": "m", "prompt": "a", "temperature": 0, "ignore_eos": True, **body}
-    return httpx.post(f"{base}/v1/completions", json=asked, timeout=60)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return httpx.post(f"{base}/v1/completions", json=asked, timeout=60, headers=headers)
 
 
 def get(base: str, path: str) -> httpx.Response:

@@ -335,7 +335,7 @@ class TraceReader:
         except OSError as error:
             self._hot, self._hot_notes = NO_TAIL, [f"hot tail cannot be read: {error.strerror or error}"]
         hot = self._hot
-        self.live = hot.live
+        self.live = hot.live and not self.clean  # a writer that has closed the trace may hold its lock a little longer
         self._sealed.poll()
         fresh = hot.seqs >= self._sealed.end
         self._tail, self._tail_seqs = events_of(hot.rows[fresh]), hot.seqs[fresh]

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from kvscope.dashboard import launch
 
@@ -36,6 +36,14 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What all pages share: Streamlit's scripts are fetched and compiled once."""
+    shared = browser.new_context()
+    yield shared
+    shared.close()
 
 
 @contextmanager
@@ -88,6 +96,13 @@ class Watched:
         self.page.wait_for_selector(".st-key-timebar, .kv-stats")
         self.settle()
 
+    def turn_to(self, title: str, path: str) -> None:
+        """Go to another page by the sidebar, as a visitor does, and wait until it has settled."""
+        self.page.get_by_role("link", name=title, exact=True).click()
+        self.page.wait_for_url(f"**/{path}**")
+        self.page.wait_for_selector(f"[data-testid=stSidebarNavLink][aria-current=page]:has-text('{title}')")
+        self.settle()
+
     def settle(self) -> None:
         """Wait until no script runs and no placeholder is left."""
         ready = (
@@ -116,12 +131,14 @@ class Watched:
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Callable[..., Watched]]:
+def look(context: BrowserContext) -> Iterator[Callable[..., Watched]]:
     """Opens a page on the server at a port; after the test nobody may have complained."""
     opened: list[Watched] = []
 
     def opening(port: int, scheme: str = "light", size: tuple[int, int] = (1280, 800)) -> Watched:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         opened.append(Watched(page, port))
         return opened[-1]
 

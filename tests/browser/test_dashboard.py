@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Locator, expect
 
 from kvscope.dashboard import launch
@@ -26,8 +27,13 @@ from kvscope.traces import PoolFacts, Recorder, open_trace
 pytestmark = pytest.mark.browser
 
 PATIENCE_MS = 60_000.0
-PAGES = ("overview", "live", "blocks", "biography", "requests", "sharing", "events", "findings")
-SIZES = ((1280, 800), (1600, 1000))
+SHOTS = Path(__file__).resolve().parents[2] / "test-results"
+PAGES = (
+    ("live", "Live and replay"), ("blocks", "Block map"), ("biography", "Block biography"), ("requests", "Requests"),
+    ("waste", "Waste"), ("sharing", "Sharing"), ("events", "Events"), ("findings", "Findings"), ("compare", "Compare"),
+    ("whatif", "What if"), ("doctor", "Doctor"), ("runs", "Property runs"), ("overhead", "Recording overhead"),
+)  # fmt: skip
+SIZES = ((1366, 768), (1920, 1080))
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +213,32 @@ def test_the_picture_of_the_readme(look: Callable[..., Any], port: int, shown: P
     watched.shot("readme")
 
 
+def test_a_page_is_saved_as_one_file(watched: Any, toy_traces: dict[str, Path], tmp_path: Path) -> None:
+    """As HTML it shows the same in a browser that may ask nobody; as a PNG it is a picture of it."""
+    first = check(open_trace(toy_traces["missing-copy"])).findings[0]
+    watched.open(page="blocks", seq=first.seq, block=first.block)
+    watched.map_at(first.seq)
+    page, said = watched.page, watched.page.locator(".kv-head").inner_text()
+    files = {}
+    for kind in ("html", "png"):
+        with page.expect_download() as download:
+            page.locator(f".keep button[data-kind={kind}]").click()
+        assert download.value.suggested_filename == f"kvscope-missing-copy-blocks-{first.seq}.{kind}"
+        files[kind] = tmp_path / f"saved.{kind}"
+        download.value.save_as(files[kind])
+    shutil.copy(files["png"], SHOTS / "dashboard-saved.png")
+    with Image.open(files["png"]) as image:
+        assert image.width > 600
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 20
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(files["html"].as_uri())
+    assert page.locator(".kv-head").inner_text() == said
+    assert page.locator("script").count() == 0
+    assert page.locator("img[alt^='Map of']").evaluate("i => i.naturalWidth") > 100
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
 def test_a_link_reproduces_the_view(watched: Any) -> None:
     watched.open(page="biography", trace="clean", seq=700, block=3)
     link, said = watched.page.url, watched.page.locator(".kv-head").inner_text()
@@ -223,16 +255,21 @@ def test_a_link_cannot_open_other_folders(watched: Any) -> None:
     expect(watched.page.locator("[data-testid=stAlert]")).to_contain_text("is not shown here", timeout=PATIENCE_MS)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["1280x800", "1600x1000"])
-def test_every_page_fits_its_window(look: Callable[..., Any], port: int, size: tuple[int, int]) -> None:
-    watched = look(port, "dark", size)
+def test_every_page_fits_a_laptop_and_a_wall(look: Callable[..., Any], port: int) -> None:
+    """One visit to all pages, each at both sizes: nothing is wider than the window, nothing fails."""
+    watched = look(port, "dark")
     page = watched.page
-    for name in PAGES:
-        watched.open(page=name, seq=700, block=6)
-        width = page.evaluate("[document.documentElement.scrollWidth, document.querySelector('.stMain').scrollWidth]")
-        assert width[0] <= size[0], name
-        assert width[1] <= page.evaluate("document.querySelector('.stMain').clientWidth"), name
-        watched.shot(f"{name}-dark-{size[0]}")
+    watched.open(seq=700, block=6)
+    for path, title in PAGES:
+        watched.turn_to(title, path)
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            expect(page.locator(".stMain")).to_be_visible()
+            wide = page.evaluate("[document.documentElement, document.querySelector('.stMain')]"
+                                 ".map(e => e.scrollWidth - e.clientWidth)")  # fmt: skip
+            assert wide == [0, 0], f"{path} at {width}"
+            watched.shot(f"{path}-dark-{width}")
+        assert "This page failed" not in page.locator(".stMain").inner_text()
 
 
 def test_live_page_follows_pauses_and_survives_a_restart(watched: Any, toy_engine: ModuleType, shown: Path) -> None:

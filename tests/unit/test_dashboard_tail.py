@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from types import ModuleType
@@ -87,3 +88,18 @@ def test_findings_come_up_while_the_engine_runs(toy_engine: ModuleType, tmp_path
             assert time.monotonic() < end, "nothing was found"
             time.sleep(0.05)
         assert found.result.findings[0] == check(open_trace(path)).findings[0]
+
+
+def test_a_run_is_over_as_soon_as_its_manifest_says_so(toy_engine: ModuleType, tmp_path: Path) -> None:
+    """Its writer still holds the lock then: who looked in that moment took the trace for live for ever."""
+    path = tmp_path / "live.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        engine.step()
+        tail = Tail("live", path)
+        assert tail.follow().status == "live"
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps(manifest | {"clean": True}))
+        assert tail.follow().status == "closed"
+        assert not tail.look().live
