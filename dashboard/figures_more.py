@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,24 +24,22 @@ def prefix_icicle(
         labels, texts: what is written on a branch, and said of it. parents: positions, -1 for none.
         holders: how many sequences hold a branch.
     """
-    figure = go.Figure(
-        go.Icicle(
-            ids=[str(i) for i in range(len(labels))], labels=list(labels), branchvalues="total",
-            parents=["" if parent < 0 else str(parent) for parent in parents], values=list(holders),
-            customdata=list(texts), hovertemplate="%{customdata}<extra></extra>", sort=False,
-            tiling={"orientation": "v", "pad": 2}, pathbar={"visible": False}, textfont={"size": 13},
-            marker={"colors": [float(n > 1) * n for n in holders], "colorscale": _SHARED, "cmin": 0,
-                    "cmax": max([2, *holders]), "line": {"width": 0}},
-        )
+    # Arrays, not lists: Plotly looks at each item of a list.
+    icicle = go.Icicle(
+        ids=_texts(str(i) for i in range(len(labels))), labels=_texts(labels), branchvalues="total",
+        parents=_texts("" if parent < 0 else str(parent) for parent in parents), values=np.asarray(holders),
+        customdata=_texts(texts), hovertemplate="%{customdata}<extra></extra>", sort=False,
+        tiling={"orientation": "v", "pad": 2}, pathbar={"visible": False}, textfont={"size": 13},
+        marker={"colors": np.asarray([float(n > 1) * n for n in holders]), "colorscale": _SHARED, "cmin": 0,
+                "cmax": max([2, *holders]), "line": {"width": 0}},
     )  # fmt: skip
-    depth = _depth(parents)
-    figure.update_layout(
-        height=min(90 + 62 * depth, 560),
-        margin={"l": 4, "r": 4, "t": 4, "b": 4},
-        uirevision="keep",
-        uniformtext={"minsize": 11, "mode": "hide"},
-    )
-    return figure
+    layout = {"height": min(90 + 62 * _depth(parents), 560), "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
+              "uirevision": "keep", "uniformtext": {"minsize": 11, "mode": "hide"}}  # fmt: skip
+    return go.Figure(icicle, layout)
+
+
+def _texts(values: Iterable[str]) -> npt.NDArray[np.object_]:
+    return np.asarray(list(values), dtype=object)
 
 
 def _depth(parents: Sequence[int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import streamlit as st
 
 from kvscope.dashboard import figures, markup, plots
@@ -13,7 +12,7 @@ from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
 from kvscope.dashboard.place import Place, go
 from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writers
-from kvscope.inspector.source import Names, rows_until
+from kvscope.inspector.source import Names, rows_until, rows_with
 from kvscope.inspector.state import Holder, holders
 
 RECENT = 12
@@ -87,7 +86,7 @@ def slots(view: TraceView, place: Place, life: Life) -> None:
 def _written(view: TraceView, place: Place, life: Life) -> list[SlotWriter]:
     """The slots of this life that were written up to the chosen event."""
     events = view.events[: rows_until(view, place.seq)]
-    rows = np.flatnonzero(events["block"] == life.block)
+    rows = rows_with(events, "block", life.block)
     return slot_writers(view, events, rows[events[rows]["gen"] == life.gen].tolist())
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.inspector.source import IntArray, Names, TraceLike, frozen, named_detail, rows_until, site_text
+from kvscope.inspector.source import (
+    IntArray,
+    Names,
+    TraceLike,
+    frozen,
+    named_detail,
+    rows_until,
+    rows_with,
+    site_text,
+)
 from kvscope.inspector.state import check_block
 from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
 
@@ -80,9 +89,9 @@ def biography(trace: TraceLike, block: int, until: int | None = None) -> list[Li
     check_block(trace, block)
     events = trace.events if until is None else trace.events[: rows_until(trace, until)]
     # A copy out of this block is an event of the target, but part of this block's story too.
-    copies = np.flatnonzero((events["kind"] == Kind.COW) | (events["kind"] == Kind.COPY_DONE))
+    copies = np.union1d(rows_with(events, "kind", Kind.COW), rows_with(events, "kind", Kind.COPY_DONE))
     copied_from = copies[events[copies]["aux"] == block]
-    rows = np.union1d(np.flatnonzero(events["block"] == block), copied_from)
+    rows = np.union1d(rows_with(events, "block", block), copied_from)
     told = events[rows]
     names = Names(trace.facts)
     lives: dict[int, list[int]] = {}

@@ -68,10 +68,19 @@ class Frozen:
 MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged or made up, and passed over
 
 
+def rows_with(events: EventArray, name: str, value: int) -> IntArray:
+    """The rows that have a value in a column; of a long trace looked for once for each value."""
+    found = getattr(events, "rows_with", None)
+    rows: IntArray = np.flatnonzero(events[name] == value) if found is None else found(name, value)
+    return rows
+
+
 def resizes(events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> IntArray:
     """The rows in which the pool grows or shrinks; `kinds` is their column, where it is at hand."""
-    kinds = events["kind"] if kinds is None else kinds
-    rows = np.flatnonzero((kinds == _GROW) | (kinds == _SHRINK))
+    if kinds is None:
+        rows = np.union1d(rows_with(events, "kind", _GROW), rows_with(events, "kind", _SHRINK))
+    else:
+        rows = np.flatnonzero((kinds == _GROW) | (kinds == _SHRINK))
     if not len(rows):
         return rows
     told = events[rows]
@@ -253,6 +262,7 @@ __all__ = [
     "named_detail",
     "row_of",
     "rows_until",
+    "rows_with",
     "short_path",
     "site_of",
     "site_text",

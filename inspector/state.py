@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
-from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, size_after
+from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, rows_with, size_after
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
 from kvscope.inspector.table_seek import TableSeeker
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
@@ -227,7 +227,7 @@ def _rows_where(trace: TraceLike, name: str, value: int, seq: int) -> tuple[IntA
         trace = frozen(trace)
         if name == "block":
             check_block(trace, value)
-        rows = np.flatnonzero(trace.events[name][: rows_until(trace, seq)] == value)
+        rows = rows_with(trace.events[: rows_until(trace, seq)], name, value)
         return trace.seqs[rows], trace.events[rows]
     found: tuple[IntArray, EventArray] = where(name, max(value, 0), seq)
     if name == "block" and (value < 0 or not len(found[0])):  # one with rows exists, also where the pool has grown

@@ -25,6 +25,7 @@ SHORT_ROWS = 1 << 16  # so many rows are decoded when they are sliced out; more 
 _KEPT_RUNS, _KEPT_DETAILS = 64, 8
 _FEW_ROWS, _KEPT_ROWS = 1024, 1 << 16
 _KEPT_BYTES = 384 << 20
+_KEPT_ANSWERS, _LONG_ANSWER = 64, 1 << 19
 _RUN_ROWS = 1 << 14
 _NAMES: tuple[str, ...] = tuple(EVENT_DTYPE.names or ())
 
@@ -41,6 +42,7 @@ class _Source:
         self._runs: OrderedDict[int, EventArray] = OrderedDict()
         self._rows: dict[int, bytes] = {}
         self._columns: OrderedDict[str, npt.NDArray[Any]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, int], npt.NDArray[np.int64]] = OrderedDict()
 
     def columns(self, names: Sequence[str], lo: int, hi: int) -> Columns:
         """Columns of rows lo .. hi - 1.
@@ -63,6 +65,18 @@ class _Source:
                 self._columns.popitem(last=False)
         self._columns.move_to_end(name)
         return self._columns[name][lo:hi]
+
+    def rows_with(self, name: str, value: int) -> npt.NDArray[np.int64]:
+        """The rows that have a value in a column; those of the values that were asked for last are kept."""
+        found = self._answers.pop((name, value), None)
+        if found is None:
+            found = np.flatnonzero(self.column(name, 0, self.rows) == value)
+            if len(found) > _LONG_ANSWER:
+                return found
+        self._answers[name, value] = found
+        while len(self._answers) > _KEPT_ANSWERS:
+            self._answers.popitem(last=False)
+        return found
 
     def few(self, rows: npt.NDArray[np.int64]) -> EventArray:
         """A few rows, which may lie far apart (all of one block): asked for again, they are here."""
@@ -137,6 +151,12 @@ class EventsOnDemand:
             return self._between(self._lo + row, self._lo + row + 1)[0]
         wanted = np.asarray(key)
         return self._gathered(np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted.astype(np.int64))
+
+    def rows_with(self, name: str, value: int) -> npt.NDArray[np.int64]:
+        """The rows that have a value in a column: `np.flatnonzero(events[name] == value)`, looked for once."""
+        rows = self._source.rows_with(name, value)
+        lo, hi = np.searchsorted(rows, (self._lo, self._hi)).tolist()
+        return rows[lo:hi] - self._lo
 
     def __iter__(self) -> Iterator[Any]:
         for lo in range(self._lo, self._hi, _RUN_ROWS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import streamlit as st
 
@@ -52,7 +54,13 @@ def _table(view: TraceView, place: Place, wanted: set[str]) -> None:
 
 
 def _kinds(view: TraceView) -> list[int]:
-    return np.flatnonzero(np.bincount(view.events["kind"], minlength=1)).tolist()  # type: ignore[no-any-return]
+    """The kinds of event that occur."""
+    return _kinds_of(view.id, view)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _kinds_of(key: tuple[Any, ...], _view: TraceView) -> list[int]:
+    return np.flatnonzero(np.bincount(_view.events["kind"], minlength=1)).tolist()  # type: ignore[no-any-return]
 
 
 def _window(view: TraceView, here: int, wanted: set[str]) -> list[int]:

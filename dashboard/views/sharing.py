@@ -16,7 +16,7 @@ from kvscope.dashboard.place import Place, go
 from kvscope.inspector.prefixes import prefix_tree
 
 MAX_TABLES = 60
-MAX_TREE, MAX_BRANCHES = 400, 300
+MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -92,8 +92,11 @@ def _groups(view: TraceView, place: Place, tables: dict[int, list[tuple[int, int
         st.caption("No block is shared at this event.")
         return
     ordered = sorted(groups.items(), key=lambda item: -(len(item[0]) - 1) * len(item[1]))
+    many, ordered = len(ordered), ordered[:MAX_GROUPS]
     saved = [(len(held) - 1) * len(blocks) for held, blocks in ordered]
     st.markdown("**Who shares what**")
+    if many > MAX_GROUPS:
+        st.caption(f"The {MAX_GROUPS} groups that save most, of {many:,}.")
     st.dataframe(
         pd.DataFrame(
             {

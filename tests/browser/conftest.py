@@ -22,6 +22,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]  # fmt: skip
 PATIENCE_MS = 60_000.0
+expect.set_options(timeout=PATIENCE_MS)  # a machine may be as slow as it likes
 Serving = Callable[..., AbstractContextManager[int]]
 
 

@@ -26,7 +26,6 @@ from kvscope.traces import PoolFacts, Recorder, open_trace
 
 pytestmark = pytest.mark.browser
 
-PATIENCE_MS = 60_000.0
 SHOTS = Path(__file__).resolve().parents[2] / "test-results"
 PAGES = (
     ("live", "Live and replay"), ("blocks", "Block map"), ("biography", "Block biography"), ("requests", "Requests"),
@@ -124,7 +123,7 @@ def test_click_on_a_block_leads_to_its_biography(watched: Any, toy_traces: dict[
     expect(watched.page.locator(".tip")).to_contain_text(f"b0#{state.gen[0]}")
     _click_block(canvas, block)
     card = watched.page.locator(".kv-head")
-    expect(card).to_contain_text(f"b{block}#{state.gen[block]}", timeout=PATIENCE_MS)
+    expect(card).to_contain_text(f"b{block}#{state.gen[block]}")
     expect(card).to_contain_text(f"ref {state.ref[block]}")
     watched.at(block=block)
     watched.settle()
@@ -136,7 +135,7 @@ def test_click_on_a_block_leads_to_its_biography(watched: Any, toy_traces: dict[
     watched.shot("biography")
     watched.page.locator(".rows tr", has_text=shared.text).first.click()
     now = watched.page.locator(".kv-now b")
-    expect(now).to_contain_text(f"b{block}#{trace.events['gen'][trace.seqs == shared.seq][0]}", timeout=PATIENCE_MS)
+    expect(now).to_contain_text(f"b{block}#{trace.events['gen'][trace.seqs == shared.seq][0]}")
     expect(now).to_contain_text(f"shared by {shared.who}")
     watched.at(seq=shared.seq, block=block)
 
@@ -149,7 +148,7 @@ def test_block_can_be_picked_with_the_keyboard(watched: Any, toy_traces: dict[st
     canvas.focus()
     for key in ("ArrowRight", "ArrowDown", "Enter"):
         canvas.press(key)
-    expect(watched.page.locator(".kv-head b")).to_contain_text(f"b{2 + 1 + columns}", timeout=PATIENCE_MS)
+    expect(watched.page.locator(".kv-head b")).to_contain_text(f"b{2 + 1 + columns}")
 
 
 def test_findings_lead_to_the_event(watched: Any, toy_traces: dict[str, Path]) -> None:
@@ -177,7 +176,7 @@ def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, sho
     watched.shot("race")
     watched.page.locator(".st-key-to_biography button:visible").click()
     guilty = watched.page.locator(".rows tr.current")
-    expect(guilty).to_contain_text("write slots", timeout=PATIENCE_MS)
+    expect(guilty).to_contain_text("write slots")
     watched.at(seq=first.seq, block=first.block)
 
 
@@ -198,7 +197,7 @@ def test_newcomer_reaches_the_guilty_write_while_the_engine_runs(
         watched.map_at(first.seq)
         engine.step()  # the run goes on
         page.locator(".st-key-to_biography button:visible").click()
-        expect(page.locator(".rows tr.current")).to_contain_text("write slots", timeout=PATIENCE_MS)
+        expect(page.locator(".rows tr.current")).to_contain_text("write slots")
         watched.at(seq=first.seq, block=first.block)
 
 
@@ -252,7 +251,7 @@ def test_a_link_reproduces_the_view(watched: Any) -> None:
 
 def test_a_link_cannot_open_other_folders(watched: Any) -> None:
     watched.page.goto(launch.url(port=watched.port, trace="/etc"))
-    expect(watched.page.locator("[data-testid=stAlert]")).to_contain_text("is not shown here", timeout=PATIENCE_MS)
+    expect(watched.page.locator("[data-testid=stAlert]")).to_contain_text("is not shown here")
 
 
 def test_every_page_fits_a_laptop_and_a_wall(look: Callable[..., Any], port: int) -> None:
@@ -296,30 +295,30 @@ def test_live_page_follows_pauses_and_survives_a_restart(watched: Any, toy_engin
         for _ in range(5):
             engine.step()
             watched.map_at(newest())
-            expect(curves).to_have_attribute("data-seq", str(newest()), timeout=PATIENCE_MS)
+            expect(curves).to_have_attribute("data-seq", str(newest()))
         assert canvas.get_attribute("data-mine") == curves.get_attribute("data-mine") == "yes"
         page.locator(".st-key-play button:visible").click()
-        expect(page.locator(".kv-pill")).to_contain_text("paused", timeout=PATIENCE_MS)
+        expect(page.locator(".kv-pill")).to_contain_text("paused")
         stopped = int(page.locator(".map").get_attribute("data-seq") or -1)
         watched.at(seq=stopped)
         engine.step()
         last = newest()
-        expect(curves).to_have_attribute("data-seq", str(last), timeout=PATIENCE_MS)  # they go on
+        expect(curves).to_have_attribute("data-seq", str(last))  # they go on
         curves.locator("canvas").click(position={"x": 56, "y": 60})  # back to the beginning
-        expect(page.locator(".map")).not_to_have_attribute("data-seq", str(stopped), timeout=PATIENCE_MS)
+        expect(page.locator(".map")).not_to_have_attribute("data-seq", str(stopped))
         assert int(page.locator(".map").get_attribute("data-seq") or -1) < stopped
         page.locator(".st-key-play button:visible").click()
         watched.map_at(last)
         watched.shot("live")
-    expect(page.locator(".kv-pill")).to_contain_text(f"event {last:,}", timeout=PATIENCE_MS)
+    expect(page.locator(".kv-pill")).to_contain_text(f"event {last:,}")
     with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES), overwrite=True) as sink:
         engine = begun(sink)
         watched.open(trace="live")
         watched.map_at(newest())
         engine.step()
         watched.map_at(newest())
-        expect(page.locator(".kv-pill")).to_contain_text("live:", timeout=PATIENCE_MS)
-        expect(curves).to_have_attribute("data-seq", str(newest()), timeout=PATIENCE_MS)
+        expect(page.locator(".kv-pill")).to_contain_text("live:")
+        expect(curves).to_have_attribute("data-seq", str(newest()))
         assert curves.evaluate("c => c.kvData.x.some(Number.isNaN)")  # the gap between the two
 
 
@@ -339,16 +338,16 @@ def test_a_large_live_pool_is_drawn_in_small_frames_and_zooms_into_single_blocks
             watched.map_at(len(open_trace(path).events) - 1)
         assert 100_000 < max(sizes) < 300_000
         canvas.hover(position={"x": 20, "y": 20})
-        expect(page.locator(".area .tip")).to_contain_text("zoom in for more", timeout=PATIENCE_MS)
+        expect(page.locator(".area .tip")).to_contain_text("zoom in for more")
         for _ in range(12):
             page.mouse.wheel(0, -120)
         expect(page.locator(".map")).not_to_have_attribute("data-zoom", "1")
-        expect(page.locator(".map")).to_have_attribute("data-near", "true", timeout=PATIENCE_MS)  # single blocks came
+        expect(page.locator(".map")).to_have_attribute("data-near", "true")  # single blocks came
         canvas.hover(position={"x": 24, "y": 24})
-        expect(page.locator(".area .tip")).to_contain_text(re.compile(r"b\d+(#1|, never)"), timeout=PATIENCE_MS)
+        expect(page.locator(".area .tip")).to_contain_text(re.compile(r"b\d+(#1|, never)"))
         watched.shot("zoomed")
         canvas.click(position={"x": 24, "y": 24})
-        expect(page.locator(".kv-head b")).to_contain_text(re.compile(r"b\d+"), timeout=PATIENCE_MS)
+        expect(page.locator(".kv-head b")).to_contain_text(re.compile(r"b\d+"))
 
 
 def test_serving_ends_cleanly_on_interrupt(toy_traces: dict[str, Path]) -> None:
