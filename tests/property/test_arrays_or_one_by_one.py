@@ -77,9 +77,9 @@ def long_prompts(seed: int) -> MemoryRecorder:
 @pytest.mark.parametrize("run", [soak, device, long_prompts])
 def test_arrays_are_the_single_rows(run: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(run)
-    for seed in range(4):
+    for seed in range(3):
         usual = story(run(seed))
-        for least in (1, 2, 1 << 30):
+        for least in (1, 1 << 30):
             with monkeypatch.context() as patch:
                 for module, name in FROM:
                     patch.setattr(module, name, least)

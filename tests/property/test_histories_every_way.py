@@ -38,7 +38,7 @@ def histories() -> Iterator[ModuleType]:
     del sys.modules[module.__name__]
 
 
-def chosen(histories: ModuleType, first: int, every: int = 9) -> Iterator[Any]:
+def chosen(histories: ModuleType, first: int, every: int) -> Iterator[Any]:
     """Some of the changed histories, here and there."""
     known = histories.kept()
     for line in histories.expected()[first::every]:
@@ -95,7 +95,7 @@ def test_a_file_that_is_decoded_as_it_goes(
 ) -> None:
     monkeypatch.setattr(reader, "SETTLED_ROWS", 0)
     monkeypatch.setattr("kvscope.traces.ondemand.SHORT_ROWS", 20)
-    for number, history in enumerate(chosen(histories, 0, 31)):
+    for number, history in enumerate(chosen(histories, 0, 45)):
         memory = in_memory(history)
         usual, suspects = said(check(memory, replay=True)), screens.screen(frozen(memory)).suspects
         path = tmp_path / f"{number}.kvtrace"
@@ -112,7 +112,7 @@ def test_a_file_that_is_decoded_as_it_goes(
 
 
 def test_pieces_of_a_few_rows(histories: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for history in chosen(histories, 3):
+    for history in chosen(histories, 3, 20):
         looked = screens.screen(frozen(history))
         with monkeypatch.context() as patch:
             patch.setattr(screens, "CHUNK", 50)
@@ -133,7 +133,7 @@ class _Unclosed:
 
 @pytest.mark.parametrize(("every", "together"), [(1, 0), (20, 5), (1 << 20, 40)])
 def test_beside_the_engine(histories: ModuleType, every: int, together: int) -> None:
-    for history in chosen(histories, 5 + together % 4, 17):
+    for history in chosen(histories, 5 + together % 4, 29):
         memory = MemoryRecorder(num_blocks=history.num_blocks, block_size=history.block_size)
         online = OnlineSanitizer(
             memory,
