@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; children would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--python"):
         from kvscope.traces import compiled
 
