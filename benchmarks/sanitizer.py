@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ ONLINE_GATE = 1.0  # of the cost of emitting
 class Load:
     """`width` sequences that decode in steps; each is followed by another when it has its tokens."""
 
-    def __init__(self, sink: EventSink | None, width: int) -> None:
-        self.manager = BlockManager(BLOCKS, SIZE, sink=sink, hash_key=b"bench")
+    def __init__(self, sink: EventSink | None, width: int, *, host_blocks: int = 0) -> None:
+        self.manager = BlockManager(BLOCKS, SIZE, sink=sink, hash_key=b"bench", host_blocks=host_blocks)
         self.random = random.Random(0)
         self.width = width
         self.system = [self.random.randrange(32_000) for _ in range(48)]
@@ -70,6 +71,13 @@ class Load:
         self.manager.begin_step(scheduled)
         self.manager.copies_done(self.manager.drain_copies())
         self.manager.end_step()
+
+    def swap(self) -> None:
+        """One sequence goes to the host tier and comes back."""
+        seq_id = self.random.choice(list(self.left))
+        for move in (self.manager.swap_out, self.manager.swap_in):
+            move(seq_id)
+            self.manager.swaps_done(self.manager.drain_swaps())
 
 
 def spent(body: Callable[[], object]) -> float:
@@ -109,6 +117,29 @@ def offline(events: int) -> list[dict[str, Any]]:
         row(f"check, {count:,} clean events, 64 sequences a step", rate, "M events/s", base, gate=OFFLINE_GATE,
             ok=rate >= OFFLINE_GATE),
     ]  # fmt: skip
+
+
+def offline_with(what: str, events: int) -> list[dict[str, Any]]:
+    """The same for a trace with swaps, with a pool that grows, or with lost events: those are replayed."""
+    sink = MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    load = Load(sink, 64, host_blocks=BLOCKS if what == "swaps" else 0)
+    steps = 0
+    while len(sink.events) < events:
+        for _ in range(5):
+            load.step()
+        steps += 5
+        if what == "swaps":
+            load.swap()
+        elif what == "resizes" and steps % 200 == 0:
+            load.manager.grow(SIZE)
+        elif what == "a gap" and steps == 5:
+            sink.emit(Kind.GAP, aux=3)
+    count, trace = len(sink.events), _Columns(sink)
+    if check(trace).findings:
+        raise SystemExit(f"the load with {what} is not clean")
+    fast = min(spent(lambda: check(trace)) for _ in range(1 if what == "a gap" else ROUNDS))
+    slow = spent(lambda: check(trace, replay=True))
+    return [row(f"check, {count:,} clean events with {what}", count / fast * 1e-6, "M events/s", count / slow * 1e-6)]
 
 
 class _Columns:
@@ -247,6 +278,7 @@ def parts(events: int) -> list[tuple[str, Callable[[], list[dict[str, Any]]]]]:
     """What is measured: (what is told meanwhile, measure)."""
     return [
         ("a trace checked", lambda: offline(events)),
+        *((f"a trace with {what}", partial(offline_with, what, events // 5)) for what in ("swaps", "resizes", "a gap")),
         ("rows emitted", emits),
         ("looks as large as the stream is fast", lambda: online(64, 900, every=None)),
         ("looks every 4,096 events", lambda: online(64, 300, every=4096)),

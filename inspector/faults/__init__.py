@@ -53,10 +53,7 @@ KINDS = {
 }  # fmt: skip
 
 # Kinds that a broken block manager cannot show in this engine, and why.
-NOT_EXPRESSED = {
-    "E3": "the engine has no reserved (null) block and no padded rows: every row of a step is a sequence, every slot "
-    "of the mapping is its own. Traces of engines that have them say so in a `pool` fact, and NULL looks after them",
-}
+NOT_EXPRESSED: dict[str, str] = {}
 
 
 def _fault(name: str, kind: str, code: str, home: str, title: str, *fuzz_codes: str) -> Fault:
@@ -171,6 +168,8 @@ FAULTS: dict[str, Fault] = {
                "a token is appended without a slot for it: it wraps into the row's first block"),
         _fault("foreign-write", "E2", "KV010", "tables:ForeignWrite",
                "a write goes through the table of another sequence"),
+        _fault("null-handed-out", "E3", "KV019", "aliasing:NullHandedOut",
+               "block 0 is kept for padding, and stands on the free list all the same"),
         _fault("reads-past-written", "E4", "KV009", "tables:ReadsPastWritten",
                "a step attends to one position more than there is"),
         _fault("captured-table", "E5", "KV018", "tables:CapturedTable",

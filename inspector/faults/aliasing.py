@@ -22,6 +22,15 @@ class OtherPool(BlockManager):
         self._plain = False  # every write goes the way of a single one
 
 
+class NullHandedOut(BlockManager):
+    """Block 0 is kept for padding, as the trace says of the pool; it stands on the free list all the same."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self._sink is not None:
+            self._sink.fact({"type": "pool", "reserved": [0]})
+
+
 class FreeIgnoresCount(BlockManager):
     """The first sample to end frees all of its blocks, whoever else holds them."""
 

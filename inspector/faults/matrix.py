@@ -126,7 +126,8 @@ def markdown(kills: list[Kill]) -> str:
     for made in kills:
         kind = f"{made.kind} {KINDS[made.kind]}"
         lines.append(f"| `{made.fault}` | {kind} | {made.title} | {', '.join(made.plays) or '-'} |")
-    lines += ["", "## Kinds that are not planted", ""]
+    if NOT_EXPRESSED:
+        lines += ["", "## Kinds that are not planted", ""]
     lines += [f"- {kind} ({KINDS[kind]}): {why}." for kind, why in NOT_EXPRESSED.items()]
     if real:
         lines += [

@@ -16,6 +16,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
         sanitizer, "parts",
         lambda events: [
             ("a trace checked", lambda: sanitizer.offline(events)), ("rows emitted", lambda: sanitizer.emits(256)),
+            ("a trace with swaps", lambda: sanitizer.offline_with("swaps", events)),
             ("a look each step", lambda: sanitizer.online(4, 5, every=1)),
         ],
     )  # fmt: skip
@@ -26,11 +27,11 @@ def test_rows_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitizer.main(["--events", "500"]) in (0, 1)  # so few events may miss a gate
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[1].startswith("one row by emit")
     assert "baseline" not in lines[1]
     assert "baseline" in lines[2]
-    assert "measuring 3 of 3: a look each step" in told.err
+    assert "measuring 4 of 4: a look each step" in told.err
 
 
 @pytest.mark.usefixtures("little")
@@ -38,6 +39,6 @@ def test_rows_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     sanitizer.main(["--events", "500", "--json"])
     told = capsys.readouterr()
     rows = json.loads(told.out)["rows"]
-    assert [row["unit"] for row in rows] == ["M events/s", "ns/event", "ns/event", "ns/event"]
+    assert [row["unit"] for row in rows] == ["M events/s", "ns/event", "ns/event", "M events/s", "ns/event"]
     assert all(row["value"] for row in rows)
     assert told.err == ""
