@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -48,6 +49,11 @@ class Frozen:
         if not self.on_demand:
             self._kinds = kinds
         return kinds
+
+    @functools.cached_property
+    def present(self) -> IntArray:
+        """How many rows there are of each of 256 kinds."""
+        return np.bincount(self.kinds, minlength=256)
 
     def detail_arrays(self, kind: int) -> tuple[IntArray, IntArray, IntArray]:
         """(seqs, offsets, values) of a kind's details; those of `seqs[i]` are `values[offsets[i] : offsets[i + 1]]`."""

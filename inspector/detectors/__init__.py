@@ -102,7 +102,7 @@ def _result(
     from kvscope.inspector.findings import CheckResult
 
     types = detector_types()
-    present = np.bincount(trace.kinds, minlength=256).astype(np.bool_)
+    present = trace.present.astype(np.bool_)
     idle = {}
     for name in wanted:
         kinds = types[name].kinds()

@@ -105,9 +105,10 @@ class EntryPass:
         replaces = np.zeros(len(sign), dtype=np.bool_)  # what stands there is released in the rows that follow
         own = self.local >= 0
         replaces[own] = chunk.starts_copy[self.local[own]]
-        shared = self.local[own & took]
-        shared = shared[(chunk.kind[shared] == NUMBERS[Kind.SHARE]) & (chunk.at("reason", shared) == _RESIZED)]
-        replaces |= np.isin(self.local, shared)
+        if chunk.present[Kind.SHARE]:
+            shared = self.local[own & took]
+            shared = shared[(chunk.kind[shared] == NUMBERS[Kind.SHARE]) & (chunk.at("reason", shared) == _RESIZED)]
+            replaces |= np.isin(self.local, shared)
         sound_take = ~own | (before == 0) | ((before == 1) & replaces)
         found = target >= 0
         block, gen, number = self.every[:, 1], self.every[:, 2], self.every[:, 3]

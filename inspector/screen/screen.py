@@ -73,13 +73,15 @@ def screen(trace: Frozen) -> Screened:
     events, kinds = trace.events, trace.kinds
     if gap_rows(trace):
         return Screened({"lost events": 0}, 0, 0)
-    present = np.bincount(kinds, minlength=256)
+    present = trace.present
     if not understood(present):
         return Screened({"unknown kind": 0}, 0, 0)
     if trace.num_blocks >= _MOST_BLOCKS:
         return Screened({"too large": 0}, 0, 0)
     whole = None if trace.on_demand else DetailTables(trace)
-    made = Screen(size_after(trace, 0), trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
+    resized = present[Kind.GROW] or present[Kind.SHRINK]
+    size = size_after(trace, 0) if resized else trace.num_blocks
+    made = Screen(size, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
                   asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
     made.learn(trace.facts, trace.block_bytes)
     made.detail = trace.detail
