@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from kvscope.inspector.limits import impossible, limits_of
 from kvscope.inspector.progress import ASKING, RULE_KINDS, Waiting, watermark_of, window_of
-from kvscope.inspector.screen.blocks import COUNTED, HELD, QUARANTINED, BlockPass, BlockStates
+from kvscope.inspector.screen.block_states import HELD, QUARANTINED, BlockStates
+from kvscope.inspector.screen.blocks import COUNTED, BlockPass
 from kvscope.inspector.screen.columns import (
     ENTRY_SIGN,
     NUMBERS,
