@@ -84,7 +84,7 @@ def rows_with(events: EventArray, name: str, value: int) -> IntArray:
 def resizes(events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> IntArray:
     """The rows in which the pool grows or shrinks; `kinds` is their column, where it is at hand."""
     if kinds is None:
-        rows = np.union1d(rows_with(events, "kind", _GROW), rows_with(events, "kind", _SHRINK))
+        rows = np.union1d(rows_with(events, "kind", Kind.GROW), rows_with(events, "kind", Kind.SHRINK))
     else:
         rows = np.flatnonzero((kinds == _GROW) | (kinds == _SHRINK))
     if not len(rows):
