@@ -215,6 +215,22 @@ def test_lane_in_c_is_the_lane_in_python(seed: int) -> None:
     assert left[0] == left[1]
 
 
+def test_block_that_a_prompt_waits_for_in_c_and_in_python() -> None:
+    """A batch fills a block that someone else's prompt has, and is about to compute."""
+    pair = [Driver(Lanes, 30, 2, True, c=c) for c in (True, False)]
+    for driver in pair:
+        for seq in (0, 1):
+            driver.do("admit", seq, [1, 2 + seq])
+        assert driver.manager.admit(2, [1, 2, 7, 7, 9]) == 2
+        assert len(driver.manager.prefixes._computing) == 1
+        for _ in range(3):  # the tokens of sequence 0 are 7, 7, 7
+            driver.do("decode", [0, 1], 7, "rows", [])
+            driver.do("end")
+        assert driver.lanes == 3
+    assert pair[0].state() == pair[1].state()
+    assert pair[0].sink.events.tolist() == pair[1].sink.events.tolist()
+
+
 @pytest.mark.parametrize("size", [1, 16, 25, 26, 57])
 @pytest.mark.parametrize("key", [b"", bytes(range(64))])
 def test_hashes_in_c_are_those_of_hashlib(size: int, key: bytes) -> None:
