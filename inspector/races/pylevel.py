@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from kvscope.errors import UsageError
 from kvscope.inspector.races.control import Control
 
 _LOCAL = (
@@ -26,7 +27,7 @@ _LOCAL = (
     "LOAD_SMALL_INT", "NOT_TAKEN", "RETURN_GENERATOR", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS", "CHECK_EXC_MATCH",
 )  # fmt: skip
 _GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME")
-_AGAIN = sys.version_info[:2] == (3, 12)
+_CRASHES = sys.version_info[:2] == (3, 12)
 _MACHINERY = frozenset(
     f"{__package__}.{name}"
     for name in ("control", "worker", "locks", "pylevel", "hooks", "history", "player", "shared", "allocators", "kinds")
@@ -71,9 +72,18 @@ class Tracer:
         control: whose points they are.
         modules: names of the modules whose functions are looked at.
         opcodes: before instructions; else before lines.
+
+    Raises:
+        UsageError: this Python crashes while threads are traced by instruction (seen with CPython 3.12.1; 3.11 and 3.13
+            do not).
     """
 
     def __init__(self, control: Control, modules: Collection[str], *, opcodes: bool) -> None:
+        if _CRASHES:
+            raise UsageError(
+                "races between lines or instructions: CPython 3.12 crashes while threads are traced; use Python 3.11 "
+                "or 3.13, or races at the hooks (level='hook')"
+            )
         self.control, self.modules, self.opcodes = control, frozenset(modules), opcodes
         self.code = SharedCode()
         self.watching = False  # note down every instruction, for `gil`
@@ -122,12 +132,10 @@ class Tracer:
         return self._line
 
     def _every_instruction(self, frame: FrameType, trace: Callable[[FrameType, str, Any], Any]) -> None:
-        """Trace the instructions of a frame from here on; without this much, Python 3.12 and 3.13 begin at the next
-        call of the same function, and a schedule would differ when it is played again."""
+        """Trace the instructions of a frame from here on: a schedule would differ when it is played again, if the first
+        call of a function were not."""
         frame.f_trace = trace  # 3.13 looks whether there is one when `f_trace_opcodes` is set
         frame.f_trace_opcodes = True
-        if _AGAIN:  # 3.12 looks at `f_trace_opcodes` when a trace function is set
-            sys.settrace(self._call)
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":

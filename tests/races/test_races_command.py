@@ -112,3 +112,13 @@ def test_json_is_what_its_schema_says(arguments: list[str], found: bool, capsys:
     assert told["found"] == found
     with pytest.raises(ValidationError):
         Draft202012Validator(schema).validate({**told, "other": 1})
+
+
+def test_a_python_that_crashes_is_refused(
+    module: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvscope.inspector.races.pylevel._CRASHES", True)
+    assert run(["races", f"{module}:race"]) == 2
+    told = capsys.readouterr().err
+    assert "use Python 3.11 or 3.13" in told
+    assert "Traceback" not in told
