@@ -9,6 +9,7 @@ import pytest
 
 from kvscope.engine import block_life, pool, stepping, tables
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.fuzz.soak import Soak
@@ -74,7 +75,29 @@ def long_prompts(seed: int) -> MemoryRecorder:
     return sink
 
 
-@pytest.mark.parametrize("run", [soak, device, long_prompts])
+def side_by_side(seed: int) -> MemoryRecorder:
+    """Batches that decode together, blocks of theirs leased to transfers now and then."""
+    chance = random.Random(seed)
+    sink = MemoryRecorder(num_blocks=80, block_size=3)
+    manager = BlockManager(80, 3, sink=sink, hash_key=b"batch")
+    lengths = {seq_id: chance.randrange(2, 8) for seq_id in range(9)}
+    for seq_id, length in lengths.items():
+        manager.write(seq_id, manager.admit(seq_id, [100 * seq_id + i for i in range(length)]), length)
+    rows = [Scheduled(seq_id, 0, length) for seq_id, length in lengths.items()]
+    for step in range(12):
+        manager.begin_step(rows)
+        manager.end_step()
+        lease = manager.lease([manager.table(chance.randrange(9))[0]]) if step % 3 == seed % 3 else None
+        rows = list(manager.append_many(list(lengths), [chance.randrange(50) for _ in lengths]))
+        if lease is not None and step % 2:
+            manager.unlease(lease.lease_id)
+        manager.check_integrity()
+    for seq_id in lengths:
+        manager.free(seq_id)
+    return sink
+
+
+@pytest.mark.parametrize("run", [soak, device, long_prompts, side_by_side])
 def test_arrays_are_the_single_rows(run: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(run)
     for seed in range(3):
