@@ -38,7 +38,7 @@ SUITES = (
     Suite("kernels", SINGLE, spread=True),
     Suite("quality", SINGLE, spread=True),
     Suite("cost", SINGLE),
-    Suite("browser", SINGLE, spread=True),
+    Suite("browser", SINGLE),
 )
 GPU = Suite("gpu")
 
