@@ -27,6 +27,13 @@ NOBODY = -1  # what `by` holds where nothing was written
 _ABSENT = (UNWRITTEN, NOBODY)  # word; writer << 32 | step
 
 
+def _stream_on(device: str) -> torch.cuda.Stream | None:
+    """A stream of its own where there are streams."""
+    if torch.device(device).type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class DeviceWords:
     """Word of every slot, and who wrote it in which step, as tensors on the engine's device.
 
@@ -36,7 +43,7 @@ class DeviceWords:
 
     def __init__(self, num_blocks: int, block_size: int, *, device: str, backend: str | None = None) -> None:
         self.block_size, self.device, self.backend = block_size, device, backend
-        self._stream = torch.cuda.Stream(device) if torch.device(device).type == "cuda" else None
+        self._stream = _stream_on(device)
         self._host: dict[int, list[torch.Tensor]] = {}
         with self._aside():
             self._cells = self._empty(num_blocks)
@@ -120,8 +127,9 @@ class DeviceWords:
             sent = sent.pin_memory().to(self.device, non_blocking=True)
         sizes = [len(new[0])] * 3 + [len(by)] * 2 + [len(places)]
         rows, columns, values, words, writers, of_row = torch.split(sent, sizes)
+        shadow, by_slot = self._cells
         kernels.write_words(
-            *self._cells, inputs.slots, words, writers, self._buffer, rows, columns, values, backend=self.backend
+            shadow, by_slot, inputs.slots, words, writers, self._buffer, rows, columns, values, backend=self.backend
         )
         return of_row
 
