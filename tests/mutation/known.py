@@ -27,6 +27,14 @@ KNOWN: dict[str, str] = {
     "engine/tables.py: if keep == self.first or gone >= _MANY: -> if keep < self.first or gone >= _MANY:": (
         "the same digest, computed anew or by subtraction"
     ),
+    (
+        "engine/block_life.py: seq_id=seq_id, lblock=lblock, aux=slots | slots + 1 << 32, "
+        "-> seq_id=seq_id, lblock=lblock, aux=slots ^ slots + 1 << 32,"
+    ): "a slot is below 2**32: no bit is in both",
+    (
+        'engine/block_arrays.py: _EMPTY = {"leases": 0, "leased_slots": 0, "last_use_step": -1} '
+        '-> _EMPTY = {"leases": 0, "leased_slots": 0, "last_use_step": ~1}'
+    ): "any number below that of the first step says that none used it",
     "engine/block_life.py: if self._leases[block] > 0: -> if self._leases[block] != 0:": "never less than 0",
     "engine/block_life.py: if self._leases[block] == 0: -> if self._leases[block] <= 0:": "never less than 0",
     (

@@ -10,7 +10,7 @@ import pytest
 
 from kvscope.engine import prefix
 from kvscope.engine.age_list import AgeList
-from kvscope.engine.prefix import PrefixIndex
+from kvscope.engine.prefix import PrefixIndex, Tokens
 from kvscope.engine.prefix_store import HASH
 
 
@@ -127,3 +127,9 @@ def test_lengths_made_in_advance_are_those_of_the_parts(monkeypatch: pytest.Monk
     monkeypatch.setattr(prefix, "_LENGTHS", [])
     assert [index._digest(one, other) for one in parts for other in parts] == digests
     assert index._digest(b"ab", b"c") != index._digest(b"a", b"bc")
+
+
+def test_kept_hashes_are_those_of_the_index_and_the_identity_that_ask() -> None:
+    here, there, tokens = PrefixIndex(4, key=b"here"), PrefixIndex(4, key=b"there"), Tokens(range(14))
+    for index, extras in ((here, ()), (there, ()), (there, ("tenant",)), (here, ("tenant",)), (here, ()), (here, ())):
+        assert index.chain(tokens, extras) == index.chain(list(tokens), extras)
