@@ -1,4 +1,4 @@
-"""Eight threads on one pool for a few seconds; `make soak` does it for a minute."""
+"""Eight threads on one pool for a second; `make soak` does it for a minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvscope.benchmarks.hammer import main
 
 
 def test_hammered_pool_leaves_a_clean_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--threads", "8", "--seconds", "3", "--json"]) == 0
+    assert main(["--threads", "8", "--seconds", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["findings"] == 0
     assert result["actors"] >= 8
