@@ -60,10 +60,11 @@ def main() -> None:
     st.html(markup.STYLE)
     st.logo(markup.logo([BLUE] * 4 + [ORANGE] + [BLUE] * 2 + [SKY] * 2), size="large")
     begun = opened.start()
-    places.adopt_url()
     pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
              for key, title, icon, module in PAGES}  # fmt: skip
-    st.session_state["pages"] = pages
+    if (wanted := st.session_state.pop("wanted", None)) is not None:
+        st.switch_page(pages[wanted])
+    places.adopt_url()
     chosen = st.navigation(list(pages.values()), expanded=True)
     _follow_page_link(pages)
     beside = False  # whether the sidebar stands

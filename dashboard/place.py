@@ -119,10 +119,14 @@ def move(*, seq: int | None = None, block: int | None = None, trace: str | None 
 
 
 def go(page: str | None = None, *, seq: int | None = None, block: int | None = None) -> None:
-    """Move to another place and, where named, to another page; ends the run."""
+    """Move to another place and, where named, to another page; ends the run.
+
+    The page is left by the run that follows: a fragment that did so itself would be asked to refresh once more while
+    the other page is drawn, and what it draws would be lost.
+    """
     move(seq=seq, block=block)
     if page is not None:
-        st.switch_page(st.session_state["pages"][page])
+        st.session_state["wanted"] = page
     st.rerun()
 
 

@@ -84,6 +84,10 @@ def ask(trace: TraceLike, sql: str, *, most: int | None = None) -> Iterator[Answ
                 rows = islice(_rows(connection), most)
             columns = tuple((str(name), str(kind)) for name, kind, *_ in answer.description)
             yield Answer(columns, rows)
+        except RuntimeError as error:  # Ctrl-C, as DuckDB tells it
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise
         except duckdb.Error as error:
             for table in found.values():
                 if isinstance(table.failure, KVScopeError):

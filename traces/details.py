@@ -86,7 +86,8 @@ class DetailStore:
     def of_kind(self, kind: int, seqs: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8]) -> DetailColumn:
         """`arrays` of the events of one kind; `seqs` and `kinds` are those of all events."""
         known = self.arrays()[0]
-        if len(known) and len(seqs) == int(seqs[-1]) + 1 and int(known[-1]) < len(seqs):  # none missing: seqs are rows
+        none_missing = len(known) and len(seqs) and len(seqs) == int(seqs[-1]) + 1 and int(known[-1]) < len(seqs)
+        if none_missing:  # seqs are rows
             return picked(*self.arrays(), np.flatnonzero(kinds[known] == kind))
         return self.of(seqs[kinds == kind])
 

@@ -50,6 +50,8 @@ def export(
     for line in opened.warnings:
         sys.stderr.write(f"kvscope: note: {line}\n")
     target = sys.stdout.buffer if out == STDOUT else out or named_after(trace, form.suffix)
+    if isinstance(target, Path) and trace.resolve() in (target.resolve(), *target.resolve().parents):
+        raise UsageError(f"cannot write {target}: it lies in the trace itself; choose a place outside")
     with progress(f"writing {to}") as show:
         done = exports.export(opened, to, target, seqs=seqs, overwrite=overwrite, progress=show, form=form)
     if as_json:

@@ -67,7 +67,7 @@ def _check_free(path: Path, overwrite: bool, *, folder: bool) -> None:
     if not path.name:
         raise UsageError(f"cannot write to {path}: give a name")
     if path.is_symlink() or path.exists():
-        if path.is_symlink() or path.is_dir() != folder:
+        if path.is_symlink() or not (path.is_dir() if folder else path.is_file()):  # a pipe and a device are neither
             raise UsageError(f"cannot write to {path}: something else is in the way; choose another --out")
         if not overwrite:
             raise UsageError(f"{path} exists: choose another --out, or --overwrite")

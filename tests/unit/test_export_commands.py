@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,3 +248,32 @@ def test_a_trace_is_not_packed_into_itself_nor_read_when_cut_short(
         status, _, err = kvscope(capsys, command, "cut.kvpack")
         assert (status, err.count("\n")) == (2, 1)
         assert "cut short" in err
+
+
+@pytest.mark.parametrize("inside", ["", "manifest.json", "events-00000.arrows", "new.csv"])
+def test_an_export_never_replaces_what_it_reads(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path, inside: str
+) -> None:
+    shutil.copytree(trace, tmp_path / "mine.kvtrace")
+    before = {path: path.read_bytes() for path in (tmp_path / "mine.kvtrace").iterdir() if path.is_file()}
+    target = Path("mine.kvtrace") / inside
+    status, _, err = kvscope(capsys, "export", "mine.kvtrace", "--to", "csv", "--out", target, "--overwrite")
+    assert (status, err.count("\n"), "in the trace itself" in err) == (2, 1, True)
+    assert {path: path.read_bytes() for path in (tmp_path / "mine.kvtrace").iterdir() if path.is_file()} == before
+
+
+def test_an_export_replaces_no_pipe(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    os.mkfifo("pipe")
+    status, _, err = kvscope(capsys, "export", trace, "--to", "csv", "--out", "pipe", "--overwrite")
+    assert (status, err.count("\n"), Path("pipe").is_fifo()) == (2, 1, True)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 50])
+def test_a_trace_whose_only_segment_is_cut_off_is_told_in_one_way(
+    capsys: pytest.CaptureFixture[str], toy_traces: dict[str, Path], tmp_path: Path, keep: int
+) -> None:
+    shutil.copytree(toy_traces["missing-copy"], tmp_path / "cut.kvtrace")
+    segment = next((tmp_path / "cut.kvtrace").glob("events-*.arrows"))
+    segment.write_bytes(segment.read_bytes()[:keep])
+    status, _, err = kvscope(capsys, "check", "cut.kvtrace")
+    assert (status, "Traceback" in err) == (2, False)
