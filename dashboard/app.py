@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 from PIL import Image
 
-from kvscope.dashboard import attached, markup, opened, sidebar, timebar
+from kvscope.dashboard import attached, fragments, markup, opened, sidebar, timebar
 from kvscope.dashboard import place as places
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
 from kvscope.dashboard.views import (
@@ -64,8 +64,9 @@ def main() -> None:
              for key, title, icon, module in PAGES}  # fmt: skip
     if (wanted := st.session_state.pop("wanted", None)) is not None:
         st.switch_page(pages[wanted])
-    places.adopt_url()
     chosen = st.navigation(list(pages.values()), expanded=True)
+    fragments.leave_behind(chosen.url_path)
+    places.adopt_url()
     _follow_page_link(pages)
     beside = False  # whether the sidebar stands
     try:

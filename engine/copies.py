@@ -58,6 +58,12 @@ class CopyQueue:
             for lblock in range(len(row.blocks) - 1, max(keep, row.first) - 1, -1):
                 self.cancel(row.blocks[lblock], row.gens[lblock])
 
+    def cancel_held_by(self, lease_id: int) -> None:
+        """Cancel the copies into blocks that nobody holds once this lease has ended."""
+        if self._waiting:
+            for block, gen in self._leases.lives_of(lease_id):
+                self.cancel(block, gen)
+
     def into(self, block: int) -> Copy | None:
         """The copy into this block that has not been handed to the device."""
         return next((copy for copy in self._waiting if copy.target == block), None)

@@ -70,7 +70,7 @@ class Holding(TableCore):
         with self._lock:
             self._begin()
             self._check_no_copy(lease_id)
-            self._leases.end(lease_id)
+            self._end_lease(lease_id)
 
     def expire(self, now: int | None = None) -> list[Lease]:
         """End every lease whose deadline has passed, with reason EXPIRED; returns them: whose they were, since when.
@@ -81,7 +81,7 @@ class Holding(TableCore):
         with self._lock:
             self._begin()
             overdue = self._leases.overdue(self._leases.clock() if now is None else now)
-            return [self._leases.end(lease.lease_id, Reason.EXPIRED) for lease in overdue]
+            return [self._end_lease(lease.lease_id, Reason.EXPIRED) for lease in overdue]
 
     def leases(self) -> list[Lease]:
         """All leases that hold now, oldest first; those of waiting copies are among them."""

@@ -168,6 +168,11 @@ class LeaseBook:
         """Leases over one block, oldest first."""
         return [lease for lease in self._open.values() if block in lease.blocks]
 
+    def lives_of(self, lease_id: int) -> list[tuple[int, int]]:
+        """(block, its life) of an open lease, last first, as they are let go; none if there is no such lease."""
+        lease = self._open.get(lease_id)
+        return [] if lease is None else list(zip(reversed(lease.blocks), reversed(lease.gens), strict=True))
+
     def kind_of(self, lease_id: int) -> Reason | None:
         """What an open lease is for; None if there is no such lease."""
         lease = self._open.get(lease_id)

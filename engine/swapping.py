@@ -154,7 +154,7 @@ class Swapping(TableCore):
             for block, gen, lblock in zip(swap.blocks, swap.gens, swap.lblocks, strict=True):
                 self.pool.commit(block, gen, seq_id=swap.seq_id, lblock=lblock)
         for lease_id in swap.leases:
-            self._leases.end(lease_id)
+            self._end_lease(lease_id)
         self._host.drop(swap.slots)
         if row is not None and self._still(row, swap):
             end = (swap.lblocks[-1] + 1) * self.block_size

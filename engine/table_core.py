@@ -13,7 +13,7 @@ from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.copies import CopyQueue
 from kvscope.engine.host_tier import HostTier, Swap
 from kvscope.engine.integrity import witness
-from kvscope.engine.leases import LeaseBook
+from kvscope.engine.leases import Lease, LeaseBook
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.prefix_cache import PrefixCache
@@ -132,6 +132,11 @@ class TableCore:
         tail = np.asarray(row.blocks[keep:], dtype=np.int64)
         self.pool.release_row(tail, seq_id=row.seq_id, lblock=keep, reason=reason)
         row.cut(keep)
+
+    def _end_lease(self, lease_id: int, reason: Reason | None = None) -> Lease:
+        """End a lease, and the waiting copies into blocks that only it still holds."""
+        self._copies.cancel_held_by(lease_id)
+        return self._leases.end(lease_id, reason)
 
     def _refuse(self, seq_id: int, needed: int, available: int, found: Sequence[int] = ()) -> None:
         """`found` are cached blocks that the operation would hold: none of them can be evicted for it."""

@@ -180,6 +180,27 @@ def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, sho
     watched.at(seq=first.seq, block=first.block)
 
 
+def test_newcomer_reaches_the_guilty_write_while_the_engine_runs(
+    watched: Any, toy_engine: ModuleType, shown: Path
+) -> None:
+    """The same in the live view: the check beside the run finds it; *Show it*, *Whole biography*."""
+    path, page = shown / "racing.kvtrace", watched.page
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16, faulty=True)
+        toy_engine.workload(engine)
+        for _ in range(12):
+            engine.step()
+        first = check(open_trace(path)).findings[0]
+        watched.open(trace="racing")
+        page.wait_for_url("**/live**")
+        page.locator(".st-key-show_first button:visible").click()
+        watched.map_at(first.seq)
+        engine.step()  # the run goes on
+        page.locator(".st-key-to_biography button:visible").click()
+        expect(page.locator(".rows tr.current")).to_contain_text("write slots")
+        watched.at(seq=first.seq, block=first.block)
+
+
 def test_the_picture_of_the_readme(look: Callable[..., Any], port: int, shown: Path) -> None:
     """`docs/img/dashboard.png` is this one: the pool of a shared prompt, by block and over time."""
     sample = Path(__file__).parents[2] / "traces" / "samples" / "prefix-sharing.kvpack"

@@ -176,3 +176,24 @@ def test_what_leaves_quarantine_says_why_it_was_given_back() -> None:
     manager.end_step()
     settled = sink.events[sink.events["kind"] == Kind.SETTLE]
     assert settled["reason"].tolist() == [Reason.ABORTED] * 2
+
+
+@pytest.mark.parametrize("ending", ["unlease", "expire"])
+def test_a_copy_does_not_outlive_the_lease_that_alone_held_its_target(ending: str) -> None:
+    """The device would fill a block that is free, or someone else's by then; and the source would stay held."""
+    manager, sink = manager_with([1, 2, 3])
+    manager.fork(0, 1)
+    manager.append(1, 9)  # sequence 1 gets a copy of block 1
+    target = manager.table(1)[1]
+    lease = manager.lease([target], holder="checkpoint", ttl=0)
+    manager.free(1)
+    assert manager.pool.ref(target) == 1, "held by the lease alone, and still to be filled for it"
+    if ending == "unlease":
+        manager.unlease(lease.lease_id)
+    else:
+        manager.expire(now=10)
+    assert manager.drain_copies() == []
+    manager.free(0)
+    assert manager.num_free() == manager.num_blocks
+    assert manager.leases() == []
+    assert check(sink).findings == ()
