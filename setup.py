@@ -2,6 +2,10 @@
 
 from setuptools import Extension, setup
 
-MODULES = {"kvscope.traces._speed": "traces/speed.c", "kvscope.engine._lanes": "engine/lanes.c"}
+MODULES = {
+    "kvscope.traces._speed": "traces/speed.c",
+    "kvscope.engine._lanes": "engine/lanes.c",
+    "kvscope.inspector._screen": "inspector/screen/live.c",
+}
 
 setup(ext_modules=[Extension(name, [source], optional=True) for name, source in MODULES.items()])

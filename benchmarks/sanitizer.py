@@ -3,8 +3,9 @@
 Offline: events per second of a check of a clean trace, all detectors, by the vectorised screen; beside the replay of
 the same events, detector by detector, in the same process. Online: what the sanitizer in front of a recorder adds per
 event, beside what it costs to emit the same rows by the same calls (some one by one, others many at a time), neither
-the engine nor the look-up of call sites counted. For steps of many sequences and for steps of one. Beside it one row by
-`emit`, and one of a sheet.
+the engine nor the look-up of call sites counted. For steps of many sequences and for steps of one, with the looks that
+the sanitizer takes unless it is told otherwise, with a look at the end of each step, and with the screen that runs
+where no C compiler was. Beside it one row by `emit`, and one of a sheet.
 
 Processor time of the calling thread, the best of several interleaved runs. The load is the engine's own block manager:
 sequences that share a system prompt, decode, finish and are followed by others.
@@ -28,6 +29,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.inspector.findings import check
 from kvscope.inspector.online import OnlineSanitizer
+from kvscope.inspector.screen.live import ByColumns, live_screen
 from kvscope.traces import EventSink, Kind, MemoryRecorder, PoolFacts
 from kvscope.traces.sheet import Sheet
 
@@ -222,8 +224,11 @@ def _nothing(*args: Any, **named: Any) -> None:
     """Nothing."""
 
 
-def online(width: int, steps: int, *, every: int | None) -> list[dict[str, Any]]:
-    """What the sanitizer adds to recording, per event, beside what it costs to emit the same rows in the same calls."""
+def online(width: int, steps: int, *, every: int | None, columns: bool = False) -> list[dict[str, Any]]:
+    """What the sanitizer adds to recording, per event, beside what it costs to emit the same rows in the same calls.
+
+    With `columns` the screen is the one that runs where no C compiler was.
+    """
     tape = Tape()
     load = Load(tape, width)  # type: ignore[arg-type]
     for _ in range(steps):
@@ -235,18 +240,20 @@ def online(width: int, steps: int, *, every: int | None) -> list[dict[str, Any]]
         sink = MemoryRecorder(PoolFacts(BLOCKS, SIZE))
         best["emitted"] = min(best["emitted"], tape.play(sink))
         count = sink.next_seq
-        seen = OnlineSanitizer(
-            MemoryRecorder(PoolFacts(BLOCKS, SIZE)), num_blocks=BLOCKS, block_size=SIZE, every=every
-        )  # fmt: skip
+        sink = MemoryRecorder(PoolFacts(BLOCKS, SIZE))
+        screen = ByColumns if columns else live_screen
+        seen = OnlineSanitizer(sink, num_blocks=BLOCKS, block_size=SIZE, every=every, screen=screen)
         best["watched"] = min(best["watched"], tape.play(seen) + spent(seen.check))
         if seen.findings or seen.checked != count:
             raise SystemExit(f"the load is not clean: {seen.findings[:1]}, {seen.checked} of {count} events checked")
     added = (best["watched"] - best["emitted"]) / count * 1e9
     emit = (best["emitted"] - best["nothing"]) / count * 1e9
     ratio = added / emit
-    looks = {None: "looks as large as the stream is fast", 1: "a look each step"}
-    look = looks.get(every) or f"a look every {every:,} events"
-    gated = every is None
+    if seen.every == 1:
+        look = "a look each step"
+    else:
+        look = f"a look every {seen.every:,} events" if not columns else "by columns, as large as the stream is fast"
+    gated = every is None and not columns
     return [
         row(f"online, {width} sequences, {count / steps:.0f} events a step, {look}", added, "ns/event", emit,
             gate=ONLINE_GATE if gated else None, ok=ratio <= ONLINE_GATE if gated else None),
@@ -280,9 +287,9 @@ def parts(events: int) -> list[tuple[str, Callable[[], list[dict[str, Any]]]]]:
         ("a trace checked", lambda: offline(events)),
         *((f"a trace with {what}", partial(offline_with, what, events // 5)) for what in ("swaps", "resizes", "a gap")),
         ("rows emitted", emits),
-        ("looks as large as the stream is fast", lambda: online(64, 900, every=None)),
-        ("looks every 4,096 events", lambda: online(64, 300, every=4096)),
-        ("a look each step", lambda: [*online(64, 60, every=1), *online(1, 300, every=1)]),
+        ("looks", lambda: [*online(64, 300, every=None), *online(1, 3000, every=None)]),
+        ("a look each step", lambda: [*online(64, 300, every=1), *online(1, 1000, every=1)]),
+        ("looks by columns", lambda: online(64, 600, every=None, columns=True)),
     ]
 
 

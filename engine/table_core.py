@@ -59,6 +59,7 @@ class TableCore:
         self._lock = (lock_factory or threading.Lock)()
         self._tables: dict[int, SequenceTable] = {}
         self._steps = StepLedger()
+        self._stamped = -2  # the step that the sink puts on its rows, as far as it was told
         # Whether writes are ours: a planted fault that replaces a part of them sees each one.
         own = type(self)._write is TableCore._write and type(self)._needs_copy is TableCore._needs_copy
         self._plain = own
@@ -183,7 +184,9 @@ class TableCore:
     def _begin(self, *, ahead: int = 0) -> None:
         """Start an operation of the last step begun, or of the next one (`ahead` 1: it is being planned)."""
         if self._sink is not None:
-            self._sink.step = self._steps.number + ahead
+            step = self._steps.number + ahead
+            if step != self._stamped:  # a sink may have to pass it on: not once for each operation
+                self._sink.step = self._stamped = step
             self._sink.begin(3)  # called by whoever called the operation that calls this
 
     def _emit(self, kind: Kind, reason: int = 0, block: int = -1, gen: int = -1, *, fill: int = -1, seq_id: int = -1,

@@ -88,6 +88,11 @@ class Keeping(SpelledOut):
         self._pieces, self._first = [rows] if len(rows) else [], first if len(rows) else -1
         return rows
 
+    def recent_parts(self, first: int) -> list[npt.NDArray[np.void]] | None:
+        """`recent`, as the recorders tell it."""
+        rows = self.recent(first)
+        return None if rows is None else [rows]
+
     def _noted(self, seq: int) -> int:
         if self._first < 0:
             self._first = seq
@@ -115,7 +120,7 @@ class Keeping(SpelledOut):
 
 def remembered(sink: EventSink) -> Any:
     """`sink` itself if it can be asked for its last rows, else in front of it what keeps them."""
-    return sink if hasattr(sink, "recent") else Keeping(sink)
+    return sink if hasattr(sink, "recent_parts") else Keeping(sink)
 
 
 __all__ = ["Keeping", "remembered"]

@@ -1,7 +1,7 @@
 """The sanitizer beside a running engine: a sink that checks, at the end of steps, what it passes on.
 
 With the reaction "raise" the rows of a step are looked at by the screen just after its STEP_END, before a token that
-the step computed leaves the engine; with "log" those of several steps together, which costs less. At the first
+the step computed leaves the engine; with "log" those of several steps together, where steps are small. At the first
 suspicion the recorded events are replayed under the detectors, and from then on the detectors follow event by event:
 findings are theirs, with all that a report needs.
 """
@@ -23,8 +23,7 @@ from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.given import remembered
 from kvscope.inspector.limits import LIMITING
-from kvscope.inspector.screen.columns import GivenDetails
-from kvscope.inspector.screen.screen import Screen, understood
+from kvscope.inspector.screen.live import Bulk, ByColumns, ByRows, Singles, live_screen
 from kvscope.inspector.source import TraceLike, frozen, rows_until
 from kvscope.traces.schema import Kind
 from kvscope.traces.sheet import Sheet
@@ -35,7 +34,8 @@ Reaction = Literal["log", "raise"]
 _LOG = logging.getLogger("kvscope.sanitizer")
 _WITNESS = int(Kind.WITNESS)
 _WITNESS_VALUES = (8, 9)
-_LEAST, _MOST = 4096, 32_768  # events between two looks that need not be at once
+_AT_ONCE = 256  # events: so few are looked at without waiting for more, where a look costs little
+_LEAST, _MOST = 4096, 32_768  # events between two looks that cost much
 _OFTEN_S, _SELDOM_S = 0.2, 1.0
 
 
@@ -48,9 +48,11 @@ class OnlineSanitizer:
         reaction: "log" reports each finding once, as a warning or to `on_finding`; "raise" stops the engine with
             `Sanitized`.
         every: look at the end of the first step with so many events to look at. None: after each step with "raise";
-            with "log" after 4,096 events, and after up to 32,768 while they come faster than five looks a second.
+            with "log" after 256 events, or, where the part in C was not built, after 4,096, and after up to 32,768
+            while they come faster than five looks a second.
         trace: reads back what the sink has recorded; asked for at the first suspicion only. None: the sink itself.
         on_finding: called with each new finding.
+        screen: what makes the screen of a pool (blocks, slots per block).
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class OnlineSanitizer:
         every: int | None = None,
         trace: Callable[[], TraceLike] | None = None,
         on_finding: Callable[[Finding, TraceLike], None] | None = None,
+        screen: Callable[[int, int], ByRows | ByColumns] = live_screen,
     ) -> None:
         if reaction not in ("log", "raise"):
             raise UsageError(f"reaction is {reaction!r}: must be log or raise")
@@ -77,15 +80,16 @@ class OnlineSanitizer:
         self.emit_alloc, self.emit_end = self._sink.emit_alloc, self._sink.emit_end
         self.emit_lives, self.emit_ends = self._sink.emit_lives, self._sink.emit_ends
         self._emit_many, self._emit_sheet, self._detail = self._sink.emit_many, self._sink.emit_sheet, self._sink.detail
-        self._singles: dict[int, Sequence[int]] = {}
-        self._bulk: list[tuple[int, npt.NDArray[np.int64]]] = []
+        self._singles: Singles = {}
+        self._bulk: Bulk = []
         self._first = self._sink.next_seq  # number of the first event not looked at
         self._dropped = self._drops()
-        self._screen: Screen | None = Screen(num_blocks, block_size)
+        self._screen: ByRows | ByColumns | None = screen(num_blocks, block_size)
+        self._marks = self._sink if self._sink is sink else None  # whose rows are complete when they are marked
         self._player: Player | None = None
         self._step, self._witnessed = -1, False
-        self._adapts = every is None and reaction == "log"
-        self._every = every if every is not None else 1 if reaction == "raise" else _LEAST
+        self._adapts = every is None and reaction == "log" and self._screen.least > _AT_ONCE
+        self.every = every if every is not None else 1 if reaction == "raise" else self._screen.least
         self._looked_at = time.monotonic()
         self._facts: list[Mapping[str, Any]] = []
 
@@ -103,10 +107,9 @@ class OnlineSanitizer:
     @step.setter
     def step(self, value: int) -> None:
         self._sink.step = value
-        if value > self._step:
+        if not self._witnessed and value > self._step:
             self._step = value
-            if not self._witnessed:  # nobody says when a step is over: when the next one is planned
-                self._step_is_over()
+            self._step_is_over()  # nobody says when a step is over: when the next one is planned
 
     @property
     def next_seq(self) -> int:
@@ -164,20 +167,22 @@ class OnlineSanitizer:
         """
         if self._drops() > self._dropped:  # what is left tells no whole story
             return
-        rows = self._sink.recent(self._first)
-        if rows is None:
-            rows = self._sealed_rows()
-        if not len(rows):
+        screen = self._screen
+        if screen is None:
+            rows = self._sink.recent(self._first)
+            self._looked(len(self._sealed_rows() if rows is None else rows))
+            self._follow()
             return
-        first, end = self._first, self._first + len(rows)
-        details = GivenDetails(*self._details_before(end), rows["kind"], first)
-        self.checked += len(rows)
-        self._first = end
-        if self._player is None:
-            if not self._suspicious(rows, first, details):
-                return
+        if self._facts:
+            screen.learn(self._facts, self._block_bytes)
+            self._facts = []
+        parts, marks = self._sink.recent_parts(self._first), self._marks
+        if parts is None:
+            parts, marks = [self._sealed_rows()], None
+        self._looked(screen.look(parts, self._first, self._singles, self._bulk, marks))
+        if screen.suspects:
             self._screen = None
-        self._follow()
+            self._follow()
 
     def close(self) -> None:
         """The run is over: look at the rest, and at what is left behind."""
@@ -186,6 +191,7 @@ class OnlineSanitizer:
         if self._screen is not None and not lost:
             self._screen.finish(self.checked)
             if self._screen.suspects:
+                self._screen = None
                 self._follow()
         if self._player is not None:
             self._player.finish()
@@ -195,7 +201,7 @@ class OnlineSanitizer:
 
     def _step_is_over(self) -> None:
         waiting = self._sink.next_seq - self._first
-        if waiting >= self._every or self._player is not None or 2 * waiting > self._sink.recent_rows:
+        if waiting >= self.every or self._player is not None or 2 * waiting > self._sink.recent_rows:
             self.check()
             if self._adapts:
                 self._adapt()
@@ -205,9 +211,9 @@ class OnlineSanitizer:
         now = time.monotonic()
         since, self._looked_at = now - self._looked_at, now
         if since < _OFTEN_S:
-            self._every = min(2 * self._every, _MOST)
+            self.every = min(2 * self.every, _MOST)
         elif since > _SELDOM_S:
-            self._every = max(self._every // 2, _LEAST)
+            self.every = max(self.every // 2, _LEAST)
 
     def _drops(self) -> int:
         return int(getattr(self._sink, "dropped", 0))
@@ -222,26 +228,15 @@ class OnlineSanitizer:
         rows: npt.NDArray[np.void] = trace.events[rows_until(trace, self._first - 1) :]
         return rows
 
-    def _details_before(self, end: int) -> tuple[dict[int, Sequence[int]], list[tuple[int, npt.NDArray[np.int64]]]]:
-        """The details given so far of events before `end`; they are forgotten."""
-        singles, bulk = self._singles, self._bulk
-        self._singles = {seq: values for seq, values in singles.items() if seq >= end} if end < self.next_seq else {}
-        self._bulk = [part for part in bulk if part[0] >= end]
-        return singles, bulk
-
-    def _suspicious(self, rows: npt.NDArray[np.void], first: int, details: GivenDetails) -> bool:
-        assert self._screen is not None
-        if self._facts:
-            self._screen.learn(self._facts, self._block_bytes)
-            self._facts = []
-            if self._screen.suspects:
-                return True
-        self._screen.detail = details.get
-        kinds = np.ascontiguousarray(rows["kind"])
-        present = np.bincount(kinds, minlength=256)
-        if details.ragged or not understood(present):
-            return True
-        return self._screen.look(rows, first, details, kinds, present)
+    def _looked(self, count: int) -> None:
+        """So many more events have been looked at: their details are forgotten."""
+        if not count:
+            return
+        end = self._first = self._first + count
+        self.checked += count
+        later = end < self._sink.next_seq
+        self._singles = {seq: values for seq, values in self._singles.items() if seq >= end} if later else {}
+        self._bulk = [part for part in self._bulk if part[0] >= end] if later else []
 
     def _follow(self) -> None:
         """Play to the detectors what the trace holds beyond what they have seen."""

@@ -4,7 +4,8 @@ An event costs less than a microsecond, and half of that is what CPython takes t
 clock, or to find a frame. So the methods that are called for each of them exist twice: in Python, which says what they
 do and is what runs where no C compiler was there at installation; and in C (`speed.c`, and `engine/lanes.c` for a batch
 that decodes), which does the common case of the same on the same attributes, and calls the Python for everything else.
-`tests/property/test_compiled.py` and `test_lanes.py` play the same histories through both and compare every byte.
+`tests/property/test_compiled.py` and `test_lanes.py` play the same histories through both and compare every byte. The
+screen of the sanitizer (`inspector/screen/live.c`) is loaded here too, and asks `used` when one is made.
 """
 
 from __future__ import annotations

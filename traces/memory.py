@@ -154,13 +154,21 @@ class MemoryRecorder(SheetWriter):
 
     def recent(self, first: int) -> npt.NDArray[np.void]:
         """The rows from `first` on that are complete, ROW_DTYPE, a copy."""
-        end, lo, parts = self._next, self._limit, []
-        for chunk in reversed(self._chunks):
+        return self.complete(np.concatenate(self.recent_parts(first)).view(ROW_DTYPE), first)
+
+    def recent_parts(self, first: int) -> list[npt.NDArray[np.void]]:
+        """The rows from `first` on where they lie, as bytes, the incomplete ones too."""
+        end = self._next
+        lo = self._limit - len(self._raw)
+        if first >= lo:
+            return [self._raw[first - lo : end - lo]]
+        parts = [self._raw[: max(end - lo, 0)]]
+        for chunk in reversed(self._chunks[:-1]):
             lo -= len(chunk)
             parts.append(chunk[max(first - lo, 0) : max(end - lo, 0)].view(f"V{ROW_BYTES}"))
             if lo <= first:
                 break
-        return self._complete(np.concatenate(parts[::-1]).view(ROW_DTYPE), first)
+        return parts[::-1]
 
     def refresh(self) -> bool:
         """Whether rows were added since `events` was last read."""

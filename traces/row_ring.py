@@ -124,16 +124,23 @@ class RowRing(Origins):
 
         Rows that another thread is writing just now, and those behind them, are left out.
         """
-        end, capacity = self._next, self._mask + 1
-        if end - first > capacity:
-            return None
-        lo, count = first & self._mask, end - first
-        parts = [self._raw[lo : lo + count]]
-        if len(parts[0]) < count:
-            parts.append(self._raw[: count - len(parts[0])])
-        return self._complete(np.concatenate(parts).view(ROW_DTYPE), first)
+        parts = self.recent_parts(first)
+        return None if parts is None else self.complete(np.concatenate(parts).view(ROW_DTYPE), first)
 
-    def _complete(self, rows: npt.NDArray[np.void], first: int) -> npt.NDArray[np.void]:
+    def recent_parts(self, first: int) -> list[npt.NDArray[np.void]] | None:
+        """The rows from `first` on where they lie, as bytes, the incomplete ones too; None as in `recent`.
+
+        They are what they are until the ring has gone round: for who looks at them before it lets a writer in.
+        """
+        count = self._next - first
+        if count > self._mask + 1:
+            return None
+        lo = first & self._mask
+        part = self._raw[lo : lo + count]
+        have = len(part)
+        return [part] if have == count else [part, self._raw[: count - have]]
+
+    def complete(self, rows: npt.NDArray[np.void], first: int) -> npt.NDArray[np.void]:
         """Those of these rows before the first that lacks its mark; whose mark was taken away were complete before."""
         missing = rows["mark"] != marks_from(first, len(rows))
         missing[: max(0, self._sealing - first)] = False

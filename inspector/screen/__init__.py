@@ -7,6 +7,7 @@
     entries.py     table entries and leases: taken once, given back once, by the same holder
     sequences.py   the rules of a sequence: positions written before they are read, tables, ends
     screen.py      the chunks one after another, and what is known between them
+    live.py        beside a run that goes on: look by look, in C row by row (live.c) where that was built
 
 The screen may suspect what the detectors find in order; it never passes what they would report. Where it suspects
 anything, the detectors replay the trace, so a check reports the same either way.

@@ -121,7 +121,7 @@ def _pieces(kinds: npt.NDArray[np.uint8], present: IntArray) -> Iterable[tuple[i
     return pairwise(sorted(cuts))
 
 
-def _counted(chunk: Chunk, rows: IntArray, before: int) -> IntArray:
+def counted(chunk: Chunk, rows: IntArray, before: int) -> IntArray:
     """How many of `rows` there are up to each row of the chunk, on top of those before it."""
     out = np.zeros(chunk.length, dtype=np.int64)
     out[rows] = 1
@@ -183,7 +183,7 @@ class Screen:
         self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1)
         self.blocks.reserve(min(int(chunk.block.max(initial=-1)) + 1, self.num_blocks), self.num_blocks)
         ends = chunk.rows(Kind.STEP_END)
-        begun, ended = _counted(chunk, chunk.rows(Kind.STEP_BEGIN), self._begun), _counted(chunk, ends, self._ended)
+        begun, ended = counted(chunk, chunk.rows(Kind.STEP_BEGIN), self._begun), counted(chunk, ends, self._ended)
         unbegun = ends[ended[ends] > begun[ends]]
         if len(unbegun):
             found["step end"] = unbegun
@@ -263,7 +263,7 @@ class Screen:
         """The pool's own counters at each WITNESS are those that its events make."""
         rows, detail = chunk.detail(Kind.WITNESS)
         count, width = len(rows) + 1, len(COUNTED) + 1
-        witnessed = _counted(chunk, rows, 0)
+        witnessed = counted(chunk, rows, 0)
         since = witnessed.take(blocks.rows)  # the witness that first sees the row; none: the last of all
         before, after = blocks.counts()
         changes = np.bincount(since * width + after, minlength=count * width)
@@ -313,4 +313,4 @@ class Screen:
         return Screened(dict(self.suspects), int(self.blocks.touched.sum()), int(self.blocks.ever_written.sum()))
 
 
-__all__ = ["Screen", "Screened", "screen"]
+__all__ = ["Screen", "Screened", "counted", "screen", "understood"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,12 +21,18 @@ _SWAPS = (Kind.SWAP_OUT, Kind.SWAP_IN)
 HOST_USED = 8  # in the details of a WITNESS
 
 
+class LastSteps(Protocol):
+    """By sequence, the last step that it was in; -1 for none."""
+
+    def __getitem__(self, seq_id: int, /) -> Any: ...
+
+
 class Steps(NamedTuple):
     """Per chunk row, how many steps have begun and ended; per sequence, the last one that it was in before."""
 
     begun: IntArray
     ended: IntArray
-    last: IntArray
+    last: LastSteps
 
 
 class Transfers:

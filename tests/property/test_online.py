@@ -27,13 +27,14 @@ def watched(seed: int, fault: str | None = None, reaction: str = "log") -> tuple
     rng = random.Random(seed)
     num_blocks, block_size = rng.randint(2, 8), rng.randint(1, 4)
     memory = MemoryRecorder(num_blocks=num_blocks, block_size=block_size)
-    online = OnlineSanitizer(
-        memory,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        reaction=reaction,
-        every=(1, 30, None)[seed % 3],  # type: ignore[arg-type]
-    )
+    with compiled.using(seed % 2 == 0):  # row by row, or by columns
+        online = OnlineSanitizer(
+            memory,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            reaction=reaction,
+            every=(1, 30, None)[seed % 3],  # type: ignore[arg-type]
+        )
     operations = [(rng.choice(OPERATIONS), rng.randrange(6), rng.randrange(10)) for _ in range(60)]
     options = {} if fault is None else {"manager": FAULTS[fault].manager(), "checked": False}
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen import plain
+from kvscope.inspector.screen.live import ByRows
 from kvscope.inspector.screen.screen import Screened, screen
-from kvscope.inspector.source import frozen
+from kvscope.inspector.source import frozen, gap_rows, size_after
+from kvscope.traces import compiled
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason, pack_range
 
@@ -58,9 +61,41 @@ def screened(trace: Any) -> Screened:
     return looked
 
 
+def by_rows(trace: Any, ends: list[int]) -> tuple[bool, int, int]:
+    """What the rules row by row say, look by look: (clean, blocks, slots). `ends`: rows that end a look."""
+    found = frozen(trace)
+    live = ByRows(
+        size_after(found, 0), found.block_size, ordered=bool(found.present[Kind.COMMIT] | found.present[Kind.SCHED])
+    )
+    live.learn(found.facts, found.block_bytes)
+    seqs = range(len(found.events))
+    details = {seq: detail for seq in seqs if (detail := found.detail(seq)) is not None}
+    for first, end in pairwise([0, *ends]):
+        part = {seq: detail for seq, detail in details.items() if first <= seq < end}
+        assert live.look([found.events[first:end]], first, part, []) == end - first
+        if live.suspects:
+            break
+    else:
+        live.finish(len(seqs))
+    return not live.suspects, *live.seen()
+
+
+def agree_row_by_row(trace: Any, looked: Screened) -> None:
+    """The same rules in C, in one look and in one for each step, pass what the columns pass, and nothing else."""
+    found = frozen(trace)
+    if not compiled.built() or gap_rows(found):
+        return
+    rows = len(found.events)
+    assert by_rows(trace, [rows])[0] == looked.clean
+    clean, *seen = by_rows(trace, [*(found.kinds == Kind.STEP_END).nonzero()[0].tolist(), rows])
+    assert looked.clean or not clean
+    assert not clean or tuple(seen) == (looked.blocks, looked.slots)
+
+
 def agree(trace: Any) -> bool:
     """Whether the screen passes the trace; if it does, the replay must find nothing and have looked at as much."""
     looked = screened(trace)
+    agree_row_by_row(trace, looked)
     if looked.clean:
         full = check(trace, replay=True)
         assert full.findings == (), full.findings[0]
