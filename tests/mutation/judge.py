@@ -21,14 +21,14 @@ QUICK_S, SLOW_S = 30, 150  # CPU seconds after which a mutant counts as one that
 
 
 class Judge:
-    """A copy of the rooms, and processes that look at one mutant in it each."""
+    """A copy of the rooms, without what is written in C, and processes that look at one mutant in it each."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kvscope-mutants-"))
         self.passing: set[tuple[str, str]] = set()  # parts and stages that pass without a mutant
         for room in ROOMS:
             shutil.copytree(ROOT / room, self.folder / room, symlinks=True,
-                            ignore=shutil.ignore_patterns("__pycache__", "*.kvtrace-tmp"))  # fmt: skip
+                            ignore=shutil.ignore_patterns("__pycache__", "*.kvtrace-tmp", "*.so"))  # fmt: skip
         for name in ("pyproject.toml", "CHANGELOG.md", "README.md", "docs"):
             found = ROOT / name
             (shutil.copytree if found.is_dir() else shutil.copy)(found, self.folder / name)

@@ -24,7 +24,8 @@ from kvscope.traces import Kind, MemoryRecorder, Reason
 def serialised(value: Any, seen: dict[int, int] | None = None) -> Any:
     """Everything that hangs on an object: arrays to the byte, containers in order, attributes by name.
 
-    Left out: what only looks at the rest (memory views, functions, locks) and the sink, which records refusals.
+    Left out: what only looks at the rest (memory views, functions, locks), the sink, which records refusals, and which
+    step it was told last.
     """
     seen = {} if seen is None else seen
     if value is None or isinstance(value, bool | int | float | str | bytes | np.generic):
@@ -45,7 +46,7 @@ def serialised(value: Any, seen: dict[int, int] | None = None) -> Any:
     if not type(value).__module__.startswith("kvscope.engine"):
         return type(value).__name__
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    names = sorted({*slots, *getattr(value, "__dict__", ())} - {"sink", "_sink"})
+    names = sorted({*slots, *getattr(value, "__dict__", ())} - {"sink", "_sink", "_stamped"})
     return [(name, serialised(getattr(value, name, None), seen)) for name in names]
 
 
