@@ -2,10 +2,16 @@
 
 from setuptools import Extension, setup
 
+RING = ["traces/module.h", "traces/ring.h"]
 MODULES = {
-    "kvscope.traces._speed": "traces/speed.c",
-    "kvscope.engine._lanes": "engine/lanes.c",
-    "kvscope.inspector._screen": "inspector/screen/live.c",
+    "kvscope.traces._speed": ("traces/speed.c", RING),
+    "kvscope.engine._lanes": ("engine/lanes.c", [*RING, "engine/blake2.h"]),
+    "kvscope.inspector._screen": ("inspector/screen/live.c", []),
 }
 
-setup(ext_modules=[Extension(name, [source], optional=True) for name, source in MODULES.items()])
+setup(
+    ext_modules=[
+        Extension(name, [source], depends=headers, include_dirs=["traces"], optional=True)
+        for name, (source, headers) in MODULES.items()
+    ]
+)

@@ -21,10 +21,6 @@ class Places(NamedTuple):
     lives: IntArray  # block and life, as in `BlockArrays.lives`
     lblocks: IntArray
 
-    def copy(self) -> Places:
-        """The same, in arrays of its own."""
-        return Places(self.blocks.copy(), self.lives.copy(), self.lblocks.copy())
-
 
 @dataclass(slots=True, eq=False)
 class Decodes(Sequence[Scheduled]):
@@ -37,8 +33,13 @@ class Decodes(Sequence[Scheduled]):
     ids: list[int]  # the sequences, in order
     members: frozenset[int]
     nth: int  # of the tokens that the lane took
-    ends: IntArray  # behind the positions
+    base: IntArray  # where each sequence would have been before the first of them
     places: Places
+
+    @property
+    def ends(self) -> IntArray:
+        """Behind the positions."""
+        return self.base + self.nth
 
     def __len__(self) -> int:
         return len(self.ids)

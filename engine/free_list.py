@@ -28,6 +28,8 @@ class FreeList:
     an array. The ids lie in `ahead` (the next one last), then in the ring from `_head` on, then in `behind`.
     """
 
+    __slots__ = ("_capacity", "_filed", "_head", "_ring", "ahead", "behind")  # lanes.c reads and sets them
+
     def __init__(self, num_blocks: int) -> None:
         self._capacity = 2 * num_blocks + 16
         self._ring = np.empty(self._capacity, dtype=np.int64)

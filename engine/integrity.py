@@ -24,7 +24,7 @@ def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, 
     for row in others:
         lane = row.lane
         if lane is not None and lane.intact:
-            entries, digest = lane.record.entries, lane.record.digest
+            entries, digest = lane.tally
             others = () if len(lane.ids) == len(tables) else [row for row in others if row.lane is not lane]
         break
     for row in others:

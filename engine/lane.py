@@ -14,187 +14,63 @@ the row catch up.
 
 from __future__ import annotations
 
-import struct
-from array import array
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.batch import Decodes, Places
-from kvscope.engine.block_arrays import ENTRY, FILL_MASK, MAX_BLOCK_SIZE, STATE, BlockState
-from kvscope.engine.free_list import IntArray
+from kvscope.engine.block_arrays import ENTRY, STATE, BlockState
+from kvscope.engine.free_list import FreeList, IntArray
+from kvscope.engine.lane_move import COMMITTED, KEPT, WRITING, Move
 from kvscope.engine.lane_rows import LaneRows
+from kvscope.engine.lane_seats import LaneSeats
 from kvscope.engine.pool import BlockPool
-from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.prefix_store import HASH
+from kvscope.engine.prefix import PrefixIndex
+from kvscope.engine.prefix_cache import Entered, PrefixCache
 from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
 from kvscope.traces import compiled
+from kvscope.traces.schema import Kind, Reason, life_words
+from kvscope.traces.sheet import SheetWriter
 
 LEAST = 7  # sequences from here on are cheaper as arrays
 _NEXT_SLOT = 1 | 1 << 32  # the range (slot, slot + 1), one further
-_WRITING = ENTRY | int(BlockState.WRITING) * STATE
-_COMMITTED = ENTRY | int(BlockState.COMMITTED) * STATE
 _PUBLISHED = ENTRY | int(BlockState.PUBLISHED) * STATE
-_LANDED = _COMMITTED - _WRITING
 _ONE, _ONE_SLOT = np.array(1), np.array(_NEXT_SLOT)  # numpy is faster with these than with numbers
-_HIGH, _FIRST_SLOT = np.array(1 << 32), np.array(_WRITING + 1)
+_ONE_UP = np.array(1 << 32)
 _BEFORE = np.array(-1)  # the range before that of slot 0
-_LANDING, _FRESH = np.array(_LANDED), np.array(_WRITING)
-_FIRST_NUMBERS = np.arange(MAX_BLOCK_SIZE + 1)
+_LANDING, _FRESH = np.array(COMMITTED - WRITING), np.array(WRITING)
+_IDENTITIES = KEPT.index("identities")
+_KINDS = (Kind.ALLOC, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.STEP_BEGIN, Kind.SCHED)
 _add = np.add
-_HALVES = struct.Struct("<2q")  # of a hash
-_STATE = 14  # rows of `Lane._all`
 
 
-class Lane:
-    """The arrays have one element per row, in the order of the batch.
+class Lane(LaneSeats):
+    """What its rows do together, step by step; `lane_seats` says what it knows of them."""
 
-    places: of the last slots that were issued. issued, computed: positions, as in `SequenceTable`. An array that a step
-    may still read is never written to, but replaced. `_before`: the blocks in front of the last ones, and `_parents`
-    their hashes, but for the `_ragged` rows, whose next block is published by itself.
-    """
-
-    def __init__(self, pool: BlockPool, prefixes: PrefixCache) -> None:
-        self.rows: dict[int, SequenceTable] = {}  # those that are in it, by id
-        self.ids: list[int] = []
-        self.members: frozenset[int] = frozenset()
-        self.intact = True
-        self.count = 0  # tokens that it took
-        self._at: dict[int, int] = {}  # where each is
-        self._pool, self._prefixes = pool, prefixes
-        self._size = pool.block_size
-        self._tokens = TokenColumns(pool.block_size)
-        self._matrix: TableMatrix | None = None  # once it was asked for
-        self._all: IntArray = np.empty((_STATE, 0), dtype=np.int64)
-
-    # -- who is in it ---------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def admits(rows: list[SequenceTable], pool: BlockPool, *, share: bool) -> bool:
-        """Whether these rows can go on in a lane: each behind its last slot, in blocks that no one else holds."""
-        size, last, filled = pool.block_size, [], []
-        for row in rows:
-            if row.lane is not None:
-                row.catch_up()
-            issued, blocks = row.issued, row.blocks
-            held = len(blocks)
-            if issued != len(row.tokens) or held != -(-issued // size) or held <= row.first:
-                return False
-            if share and row.published < row.computed // size:
-                return False
-            if issued % size:
-                last.append(blocks[-1])
-                filled.append(issued % size)
-        words = pool.words[last]
-        state = words & ~FILL_MASK
-        alone = ((state == _WRITING) | (state == _COMMITTED)) & (words & FILL_MASK >= np.array(filled))
-        return bool(alone.all()) and not (pool.open_leases and pool.leases[last].any())
-
-    def takes_over(self, ids: list[int], members: frozenset[int]) -> list[int] | None:
-        """Which of these sequences are not in it; None if these are most of them."""
-        if len(ids) != len(members):
-            return None
-        new = members - self._at.keys()
-        return None if 2 * len(new) > len(ids) else [seq_id for seq_id in ids if seq_id in new] if new else []
-
-    def have(self, ids: list[int], joining: list[SequenceTable]) -> None:
-        """These sequences are in it from now on, in this order; `joining` are those that were not, and may (`admits`).
-
-        It costs what changes: rows that stay are moved as arrays, those that leave catch up.
-        """
-        members = frozenset(ids)
-        for seq_id in self._at.keys() - members:
-            self.leave(self.rows[seq_id])
-        for row in joining:
-            row.step_out()
-        before = self._all.shape[1]
-        facts = array("q", chain.from_iterable(map(self._facts, joining)))
-        state: IntArray = np.array(facts, dtype=np.int64).reshape(-1, _STATE).T
-        order: IntArray | None = None
-        if before:
-            where = self._at | {row.seq_id: before + i for i, row in enumerate(joining)}
-            order = np.array(list(map(where.__getitem__, ids)))
-            self._store()
-            state = np.concatenate((self._all, state), axis=1)[:, order]
-        self._tokens.have([row.tokens for row in joining], order)
-        if self._matrix is not None:
-            self._matrix.have([row.blocks for row in joining], order)
-        self.ids, self.members, self.intact = ids, members, True
-        self._at = dict(zip(ids, range(len(ids)), strict=True))
-        for row in joining:
-            row.lane = self
-            self.rows[row.seq_id] = row
-        self._load(np.ascontiguousarray(state))
-        self._arrange()
-
-    def _facts(self, row: SequenceTable) -> tuple[int, ...]:
-        """What the columns of `_load` are for a row."""
-        issued, blocks, recorded = row.issued, row.blocks, self._pool.sink is not None
-        last, filled = (issued - 1) // self._size, issued // self._size
-        identity, parent, before = 0, (0, 0), -1
-        if self._prefixes.share:
-            identity = self._prefixes.identity_word(row) if recorded else 0
-            if filled > row.first and len(row.hashes) == row.published == filled:
-                parent, before = _HALVES.unpack(row.hashes[-1]), blocks[filled - 1]
-        return (
-            blocks[-1], row.gens[-1] << 32 | blocks[-1], last, issued, row.computed, row.first * self._size,
-            row.table_digest() if recorded else 0, len(blocks), row.seq_id, self.count, identity, before, *parent,
-        )  # fmt: skip
-
-    def _load(self, state: IntArray) -> None:
-        """Take the arrays out of `state`, as `_facts` has put them in."""
-        self._all = state
-        self.places = Places(state[0].copy(), state[1].copy(), state[2].copy())
-        self.issued, self.computed, self._front = state[3], state[4], state[5]
-        self._tables = state[6:8].T.copy()
-        self.seq_ids, self._identities = state[8], state[10]
-        self._since = state[9]  # how many tokens the lane had taken when the row last caught up
-        self._before = state[11]
-        self._parents = state[12:14].T.copy().reshape(-1).view(HASH)
-        self._ragged = set(np.flatnonzero(self._before < 0).tolist()) if self._prefixes.share else set()
-        count = state.shape[1]
-        self._expected = np.full(count, -1, dtype=np.int64)  # the words that the last commit has left
-
-    def _store(self) -> None:
-        """Put the arrays back of which `_load` has made others."""
-        state = self._all
-        state[0], state[1], state[2] = self.places
-        state[3], state[4] = self.issued, self.computed
-        if self._pool.sink is not None:
-            state[6:8] = self._tables.T
-        state[12:14] = self._parents.view("<i8").reshape(-1, 2).T
-
-    def _arrange(self) -> None:
-        """What follows from the arrays."""
-        pool, size = self._pool, self._size
-        slots = (self.issued - _ONE) % size
-        self._ranges = slots * _ONE_SLOT + _HIGH
-        even = slots + _FIRST_SLOT
-        self._words = np.maximum(pool.words[self.places.blocks] & FILL_MASK | _WRITING, even)
-        self._fills = self._words.view("<i2")[::4]
-        # Slots behind a rollback are filled already: such a row fills none until its next block.
-        self._uneven = self.count if self._words.tobytes() == even.tobytes() else self.count + size
-        phases = (self.issued - self.count) % size
-        order = np.argsort(phases, kind="stable")
-        ends = np.searchsorted(phases[order], _FIRST_NUMBERS[1 : size + 1]).tolist()
-        self._turns = [order[lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
-        self._turning: dict[int, list[SequenceTable]] = {}
-        if pool.sink is not None:
-            most = max(map(len, self._turns))
-            self.record = LaneRows(
-                pool.sink, self.seq_ids, self.places, self._front, self._tables, most, size, self._identities
-            )  # fmt: skip
-
-    # -- one step -------------------------------------------------------------------------------------------------
+    __slots__ = ()
 
     @property
     def full(self) -> IntArray:
         """Rows whose last block is full: the next token takes a fresh one."""
         return self._turns[-self.count % self._size]
+
+    @property
+    def record(self) -> LaneRows:
+        """Its rows of the trace, as they are now."""
+        record, sink = self._record, self._pool.sink
+        if record is None:
+            assert sink is not None
+            kept = dict(zip(KEPT, self._kept, strict=True))
+            most = max(map(len, self._turns))
+            record = self._record = LaneRows(sink, kept["seq_ids"], kept["front"], most, self._size)
+            record.refresh(self.places.lives, self._who)
+        elif self._stale:
+            record.refresh(self.places.lives, self._who)
+        self._stale = False
+        return record
 
     def writable(self) -> bool:
         """Whether the last block of every row is still its own, so that a slot behind it may be written in place."""
@@ -216,44 +92,54 @@ class Lane:
         if len(full):
             self._take(full)
         self.count += 1
-        self.issued = self.issued + _ONE
         _add(ranges, _ONE_SLOT, ranges)
         if self.count > self._uneven:
             _add(words, _ONE, words)
-        else:
-            np.maximum(words, ranges >> 32 | _WRITING, out=words)
+        else:  # slots behind a rollback are filled already: such a row fills none until its next block
+            np.maximum(words, ranges >> 32 | WRITING, out=words)
         pool.words[self.places.blocks] = words
         if pool.sink is not None:
             self.record.append(self._fills, ranges)
-        return Decodes(self, self.ids, self.members, self.count, self.issued, self.places)
+        return Decodes(self, self.ids, self.members, self.count, self._base, self.places)
 
     def _take(self, full: IntArray) -> None:
         """A fresh block for these rows. A step still to end knows the places as they were: then they are made anew."""
         pool = self._pool
         blocks, lives = pool.hand_out(len(full))
-        if self.computed is not self.issued:
-            self.places = self.places.copy()
+        if self._landed != self.count:
+            self._copy_places()
         places = self.places
         lblocks = places.lblocks[full]
         _add(lblocks, _ONE, lblocks)
         self._before[full] = places.blocks[full]
         places.blocks[full], places.lives[full], places.lblocks[full] = blocks, lives, lblocks
         self._words[full], self._ranges[full] = _FRESH, _BEFORE
-        for row, block, life in zip(self._turned(full), blocks.tolist(), lives.tolist(), strict=True):
+        seats = self._seats
+        for at, block, life in zip(full.tolist(), blocks.tolist(), lives.tolist(), strict=True):
+            row = seats[at]
             row.blocks.append(block)
             row.gens.append(life >> 32)
         if self._matrix is not None:
             self._matrix.turn(full, lblocks, blocks)
         if pool.sink is not None:
-            self.record.turn(full, lives, lblocks)
+            self._digest(full, lives, lblocks)
+            self.record.turn(full, lives, self._who[full])
 
-    def _turned(self, full: IntArray) -> list[SequenceTable]:
-        """The rows at these places, which are those of one turn."""
-        turn = self.count % self._size
-        rows = self._turning.get(turn)
-        if rows is None:
-            rows = self._turning[turn] = [self.rows[self.ids[at]] for at in full.tolist()]
-        return rows
+    def _copy_places(self) -> None:
+        self._where = self._where.copy()
+        self.places = Places(*self._where)
+
+    def _digest(self, full: IntArray, lives: IntArray, lblocks: IntArray) -> None:
+        """Count the fresh blocks of these rows in what is recorded of their tables."""
+        words = life_words(lives.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
+        self._who[full] += _ONE_UP
+        self._tables[full, 0] += words
+        self._tables[full, 1] = lblocks + _ONE
+        _add(self._totals, (len(full), words.sum()), self._totals)
+
+    def schedule(self, members: int) -> None:
+        """Record that a step of `members` sequences begins, which computes the last token of each row."""
+        self.record.schedule(self._base + self.count, self._tables, members)
 
     def commit(self, decodes: Decodes) -> bool:
         """The step that computed these tokens has ended: their bytes exist. False, and nothing done, unless all of
@@ -270,8 +156,8 @@ class Lane:
             return False
         _add(words, _LANDING, words)
         pool.words[blocks] = words
-        self._expected = words
-        self.computed = self.issued
+        self._expected[:] = words
+        self._landed = self.count
         return True
 
     def record_commit(self) -> None:
@@ -294,11 +180,11 @@ class Lane:
             if entered is not None:
                 self._expected[full] = self._pool.words[blocks]
                 self._parents[full] = entered.digests
-                for row, digest in zip(self._turned(full), entered.hashes, strict=True):
-                    row.hashes.append(digest)
-                    row.published += 1
+                for at, digest in zip(full.tolist(), entered.hashes, strict=True):
+                    self._seats[at].hashes.append(digest)
+                    self._seats[at].published += 1
                 if self._pool.sink is not None:
-                    details = self.record.details(full, parents, entered)
+                    details = self._details(full, parents, entered)
                     self.record.publish(full, details, None if committed else self._fills)
                 return
         if not committed:
@@ -306,8 +192,17 @@ class Lane:
         if turned:
             self._publish_singly(full)
 
+    def _details(self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered) -> IntArray:
+        """What PUBLISH says of the blocks of these rows."""
+        details = np.empty((len(full), 4), dtype=np.int64)
+        details[:, 0] = parents.view("<i8")[::2]
+        details[:, 1] = entered.tokens.view("<i8")[::2]
+        details[:, 2] = entered.digests.view("<i8")[::2]
+        details[:, 3] = self._kept[_IDENTITIES][full]
+        return details
+
     def _publish_singly(self, full: IntArray) -> None:
-        rows = self._turned(full)
+        rows = [self._seats[at] for at in full.tolist()]
         for row in rows:
             self.catch_up(row)
         self._prefixes.publish(*rows)
@@ -315,44 +210,21 @@ class Lane:
         for at, row in zip(full.tolist(), rows, strict=True):
             self._parents[at] = row.hashes[-1]
 
+    @property
+    def tally(self) -> tuple[int, int]:
+        """Entries of all its tables, and their digest modulo 2**64: recorded, and while it is intact."""
+        return self._totals.item(0), self._totals.item(1)
+
     def inputs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """[n] the last token of each row, and [n, blocks] their tables; `TableMatrix` says how."""
         if self._matrix is None:
             self._matrix = TableMatrix()
-            self._matrix.have([self.rows[seq_id].blocks for seq_id in self.ids], None)
+            self._matrix.have([row.blocks for row in self._seats], Move([], None))
         return self._tokens.newest(), self._matrix.copy(int(self.places.lblocks.max()) + 1)
 
-    # -- the rows -------------------------------------------------------------------------------------------------
 
-    def catch_up(self, row: SequenceTable) -> None:
-        """Tell a row what happened to it."""
-        at = self._at[row.seq_id]
-        new = self.count - int(self._since[at])
-        if new:
-            row.tokens += self._tokens.of(at, new)
-            row.issued += new
-            self._since[at] = self.count
-        row.computed = int(self.computed[at])
-
-    def leave(self, row: SequenceTable) -> None:
-        """The row goes on by itself; the others wait for the next batch."""
-        self.catch_up(row)
-        self.intact = False
-        del self.rows[row.seq_id], self._at[row.seq_id]
-        row.lane = None
-
-    def _all_catch_up(self) -> None:
-        """Every row at once, so that no more tokens are kept here than there is room for."""
-        new = (self.count - self._since).tolist()
-        most = max(new)
-        for seq_id, count, tokens in zip(self.ids, new, self._tokens.each(most), strict=True):
-            row = self.rows[seq_id]
-            row.tokens += tokens if count == most else tokens[most - count :]
-            row.issued += count
-        self._since[:] = self.count
-        self._tokens.rewind()
-
-
-_lanes = compiled.load("engine._lanes", edition=1)
+_lanes = compiled.load("engine._lanes", edition=2)
 if _lanes is not None:
-    compiled.stand_in(Lane, _lanes.methods(Lane, (_WRITING, _PUBLISHED), np.empty, np.dtype(np.int64)))
+    _types = (Lane, BlockPool, FreeList, PrefixCache, PrefixIndex, SequenceTable, TokenColumns, TableMatrix, Decodes)
+    _states = (WRITING, COMMITTED, _PUBLISHED)
+    compiled.stand_in(Lane, _lanes.methods(_types, SheetWriter, _states, tuple(map(int, _KINDS)), int(Reason.DECODE)))

@@ -7,19 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.engine.batch import Places
 from kvscope.engine.free_list import IntArray
-from kvscope.engine.prefix_cache import Entered
 from kvscope.traces.row_layout import ROW_DTYPE
-from kvscope.traces.schema import Kind, Reason, life_words
+from kvscope.traces.schema import Kind, Reason
 from kvscope.traces.sheet import Sheet
 from kvscope.traces.sink import EventSink
 
 _DECODE = int(Reason.DECODE)
 _ALLOC, _WRITE, _COMMIT, _PUBLISH = int(Kind.ALLOC), int(Kind.WRITE), int(Kind.COMMIT), int(Kind.PUBLISH)
 _STEP_BEGIN, _SCHED = int(Kind.STEP_BEGIN), int(Kind.SCHED)
-_ONE_UP, _UPPER = np.array(1 << 32), np.array(32)
-_add = np.add
 _LIFE, _LIFE_AT = np.dtype("V16"), 24  # block, gen, seq_id, lblock: 4 bytes each, in this order
 _ONE = np.array(1)  # numpy is faster with it than with a number
 _AUX_END = 20  # the upper half of `aux`
@@ -35,25 +31,13 @@ class LaneRows:
         end_step     [ COMMIT of each ][ PUBLISH of the turned ]
 
     Args:
-        seq_ids: [n]. places: of the last slots. front: [n] positions behind windows. identities: [n] words of identity.
-        tables: [n, 2] digest and length of each table row, which are kept here from now on.
+        seq_ids: [n]. front: [n] positions behind windows.
         most: rows that can be turned in one step.
     """
 
-    def __init__(
-        self, sink: EventSink, seq_ids: IntArray, places: Places, front: IntArray, tables: IntArray, most: int,
-        block_size: int, identities: IntArray,
-    ) -> None:  # fmt: skip
+    def __init__(self, sink: EventSink, seq_ids: IntArray, front: IntArray, most: int, block_size: int) -> None:
         count = len(seq_ids)
-        self._sink, self._seq_ids, self._most, self._count = sink, seq_ids, most, count
-        self.tables = tables
-        self._digests, self._lengths = tables[:, 0], tables[:, 1]
-        self.entries = int(tables[:, 1].sum()) - int(front.sum()) // block_size
-        self.digest = int(tables[:, 0].sum())
-        self._identities = identities
-        self._who = seq_ids + (places.lblocks << _UPPER)
-        every = _pairs(count)
-        every.life[:], every.who[:] = places.lives, self._who
+        self._sink, self._most, self._count = sink, most, count
         self._pairs: dict[int, _Pairs] = {}  # by length, to be written anew each time
         self._turned: dict[int, Sheet] = {}  # parts of the sheets below, by where they begin or how many are turned
         self._full: dict[int, Sheet] = {}
@@ -70,7 +54,6 @@ class LaneRows:
         self._of_taken, self._of_written, self._of_landed, self._of_entered = (
             sheet.rows.getfield(_LIFE, _LIFE_AT) for sheet in (taken, written, landed, entered)
         )
-        self._of_written[:] = self._of_landed[:] = every.both
         self._written_fill, self._ranges = written.columns("fill", "aux")
         (self._landed_fill,) = landed.columns("fill")
         self._begins = begins = Sheet.of(_SCHED, 0, 1 + count)
@@ -83,23 +66,23 @@ class LaneRows:
         self._read_to = scheds.rows.getfield("<i4", _AUX_END)  # the end of the range that a row reads
         self._from = most  # where the next sheet of appends begins
 
-    def turn(self, full: IntArray, lives: IntArray, lblocks: IntArray) -> None:
+    def refresh(self, lives: IntArray, who: IntArray) -> None:
+        """Each row's block and life, and its sequence and logical block, are these now."""
+        self._of_written[:] = self._of_landed[:] = self._both(lives, who)
+
+    def _both(self, lives: IntArray, who: IntArray) -> npt.NDArray[np.void]:
+        count = len(lives)
+        pairs = self._pairs.get(count) or self._pairs.setdefault(count, _pairs(count))
+        pairs.life[:], pairs.who[:] = lives, who
+        return pairs.both
+
+    def turn(self, full: IntArray, lives: IntArray, who: IntArray) -> None:
         """These rows go on in fresh blocks, which are recorded with the next appends."""
-        count = len(full)
-        lo = self._from = self._most - count
-        life, who, both = self._pairs.get(count) or self._pairs.setdefault(count, _pairs(count))
-        life[:] = lives
-        after = self._who[full]
-        _add(after, _ONE_UP, after)
-        self._who[full] = who[:] = after
-        self._of_taken[lo:] = both
+        self._from = self._most - len(full)
+        both = self._both(lives, who)
+        self._of_taken[self._from :] = both
         self._of_written[full] = both
         self._of_landed[full] = both
-        words = life_words(lives.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
-        self._digests[full] += words
-        self._lengths[full] = lblocks + _ONE
-        self.entries += count
-        self.digest += sum(words.tolist())
 
     def append(self, fills: npt.NDArray[np.int16], ranges: IntArray) -> None:
         """Record the fresh blocks, then the write of one slot each."""
@@ -111,28 +94,19 @@ class LaneRows:
             sheet = self._turned[lo] = self._appends.part(lo)
         self._sink.emit_sheet(sheet)
 
-    def schedule(self, ends: IntArray, members: int) -> None:
-        """Record that a step of `members` sequences begins; of these, with the digest of the table row that each reads
-        through, up to `ends`.
+    def schedule(self, ends: IntArray, tables: IntArray, members: int) -> None:
+        """Record that a step of `members` sequences begins; of these, with digest and length of the table that each
+        reads through, up to `ends`.
         """
         self._members[0] = members
         self._positions[:] = ends - _ONE
         self._read_to[:] = ends
-        self._sink.emit_sheet(self._begins, self.tables)
+        self._sink.emit_sheet(self._begins, tables)
 
     def commit(self, fills: npt.NDArray[np.int16]) -> None:
         """Record that the bytes of these slots exist."""
         self._landed_fill[:] = fills
         self._sink.emit_sheet(self._landed)
-
-    def details(self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered) -> IntArray:
-        """What PUBLISH says of the blocks of these rows."""
-        details = np.empty((len(full), 4), dtype=np.int64)
-        details[:, 0] = parents.view("<i8")[::2]
-        details[:, 1] = entered.tokens.view("<i8")[::2]
-        details[:, 2] = entered.digests.view("<i8")[::2]
-        details[:, 3] = self._identities[full]
-        return details
 
     def publish(self, full: IntArray, details: IntArray, fills: npt.NDArray[np.int16] | None) -> None:
         """Record that the blocks of these rows are in the prefix index; with `fills`, first what `commit` records."""

@@ -1,154 +1,306 @@
-/* The hot methods of a lane in C: `traces/compiled.py` says what this is for and how it is held to the Python code.
+/* The step of a lane in C: `traces/compiled.py` says what this is for and how it is held to the Python code.
 
-Each function here is the common case of the method of the same name, on the same attributes. What is not common (a
-prefix that is served already, a row that is ahead of the others, tokens of more than 4 bytes) it leaves to the method in
-Python, which is still there under its name with `_python` behind it; until it is known that the case is common, nothing
-is changed. All of it runs inside the one critical section of the block manager. */
+Each function here is the common case of the method of `Lane` of the same name, on the same attributes. What is not
+common (a prefix that is served already, a pool or a sink of another class, tokens of more than 4 bytes, no room in the
+ring) it leaves to the method in Python, which is still there under its name with `_python` behind it; until it is known
+that the case is common, nothing is changed. All of it runs inside the one critical section of the block manager.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+References: what is read from a slot is borrowed. Nothing that is called here in between, but for what says so, runs
+Python code that could set one. */
 
-#if PY_BIG_ENDIAN
-#error "tokens and hashes are little endian"
-#endif
+#include "ring.h"
 
-#define EDITION 1 /* as in lane_compiled.py */
+#include "blake2.h"
 
-/* -- attributes and arrays of Python objects -------------------------------------------------------------------- */
+#define EDITION 2 /* as in lane.py */
 
-#define NAMES(X) \
-    X(_before) X(_behind) X(_block_of) X(_bytes) X(_computing) X(_digests) X(_expected) X(_fills) X(_from) \
-    X(_identities) X(_kept) X(_key) X(_matrix) X(_most) X(_of_landed) X(_of_taken) X(_of_written) X(_parents) \
-    X(_place) X(_pool) X(_prefixes) X(_ragged) X(_ranges) X(_size) X(_tokens) X(_turned) X(_turning) X(_turns) \
-    X(_used) X(_who) X(_width) X(_words) X(blocks) X(committed) X(computed) X(copy) X(count) X(digest) \
-    X(entries) X(gens) X(hashes) X(index) X(issued) X(lblocks) X(lives) X(pairs) X(places) X(plain) X(publish) \
-    X(published) X(record) X(record_commit) X(share) X(sink) X(tables) X(turn)
+/* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
-#define AS_ENUM(name) N_##name,
-#define AS_TEXT(name) #name,
-enum { NAMES(AS_ENUM) COUNT_OF_NAMES };
-static const char *const texts[] = {NAMES(AS_TEXT)};
-static PyObject *names[COUNT_OF_NAMES]; /* set once, by `methods` */
+enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PARENTS, L_PLACES,
+       L_POOL, L_PREFIXES, L_RAGGED, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TABLES, L_TOKENS, L_TOTALS, L_UNEVEN,
+       L_WHERE, L_BASE };
+static Slot of_lane[] = {
+    {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
+    {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"_parents", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0},
+    {"_ragged", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tables", 0}, {"_tokens", 0},
+    {"_totals", 0}, {"_uneven", 0}, {"_where", 0}, {"_base", 0}, {NULL, 0},
+};
+enum { P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD, P_OPEN_LEASES, P_PAIRS, P_SINK, P_USERS };
+static Slot of_pool[] = {
+    {"_free", 0}, {"index", 0}, {"last_use_step", 0}, {"newest_use", 0}, {"num_held", 0}, {"open_leases", 0},
+    {"pairs", 0}, {"sink", 0}, {"users", 0}, {NULL, 0},
+};
+enum { F_AHEAD, F_CAPACITY, F_FILED, F_HEAD, F_RING };
+static Slot of_free[] = {{"ahead", 0}, {"_capacity", 0}, {"_filed", 0}, {"_head", 0}, {"_ring", 0}, {NULL, 0}};
+enum { C_COMPUTING, C_SHARE };
+static Slot of_cache[] = {{"_computing", 0}, {"share", 0}, {NULL, 0}};
+enum { I_BEHIND, I_BLOCK_OF, I_DIGESTS, I_KEY, I_PARENTS, I_PLACE, I_PLAIN, I_TOKENS, I_WIDTH };
+static Slot of_index[] = {
+    {"_behind", 0}, {"_block_of", 0}, {"_digests", 0}, {"_key", 0}, {"_parents", 0}, {"_place", 0}, {"plain", 0},
+    {"_tokens", 0}, {"_width", 0}, {NULL, 0},
+};
+enum { R_BLOCKS, R_GENS, R_HASHES, R_PUBLISHED };
+static Slot of_row[] = {{"blocks", 0}, {"gens", 0}, {"hashes", 0}, {"published", 0}, {NULL, 0}};
+enum { T_BYTES, T_KEPT, T_USED };
+static Slot of_tokens[] = {{"_bytes", 0}, {"_kept", 0}, {"_used", 0}, {NULL, 0}};
+static Slot of_matrix[] = {{"_entries", 0}, {NULL, 0}};
+enum { D_IDS, D_NTH };
+static Slot of_decodes[] = {{"ids", 0}, {"nth", 0}, {NULL, 0}};
 
-enum { MOST_OBJECTS = 48, MOST_BUFFERS = 24 };
+/* Classes, words and numbers that `methods` is told, once. */
+static PyTypeObject *lane_type, *pool_type, *free_type, *cache_type, *index_type, *row_type, *tokens_type, *matrix_type,
+    *decodes_type, *recorder_type;
+static long long writing, committed_word, published_word;
+static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begin, kind_sched, decode;
+static PyObject *name_committed, *name_copy_places, *name_catch_up, *name_reserve;
 
-/* What a call has got and gives back at its end: objects, and buffers of arrays. */
+static inline int
+is_a(PyObject *object, PyTypeObject *type)
+{
+    return object != NULL && Py_TYPE(object) == type;
+}
+
+/* -- where the arrays lie ----------------------------------------------------------------------------------------- */
+
+enum { AT_WHERE, AT_KEPT, AT_TABLES, AT_PARENTS, AT_TOTALS, AT_ORDER, AT_BOUNDS, AT_TOKENS, AT_MATRIX, AT_PAIRS,
+       AT_LAST_USE, AT_RING, AT_PLACE, AT_DIGESTS, AT_IN_FRONT, AT_CONTENT, AT_RECORDS, ARRAYS };
+
+/* The arrays that a lane was seen with last, each with the hold on its memory. It is kept in `Lane._desk`, as a
+capsule; it holds arrays and bytes, nothing that could hold a lane. */
 typedef struct {
-    int objects, buffers, failed;
-    PyObject *object[MOST_OBJECTS];
-    Py_buffer buffer[MOST_BUFFERS];
-} Got;
+    Py_buffer of[ARRAYS];
+} Desk;
+
+static const char desk_name[] = "kvscope.engine._lanes.desk";
 
 static void
-begin_getting(Got *got)
+clear_desk(PyObject *capsule)
 {
-    got->objects = got->buffers = got->failed = 0;
+    Desk *desk = PyCapsule_GetPointer(capsule, desk_name);
+    for (int i = 0; i < ARRAYS; i++) {
+        PyBuffer_Release(&desk->of[i]); /* does nothing to one that was not got */
+    }
+    PyMem_Free(desk);
 }
 
-static void
-give_back(Got *got)
+static Desk *
+desk_of(PyObject *lane)
 {
-    while (got->buffers > 0) {
-        PyBuffer_Release(&got->buffer[--got->buffers]);
+    PyObject *known = slot(lane, &of_lane[L_DESK]);
+    if (known != NULL && PyCapsule_CheckExact(known)) {
+        return PyCapsule_GetPointer(known, desk_name);
     }
-    while (got->objects > 0) {
-        Py_DECREF(got->object[--got->objects]);
-    }
-}
-
-/* Keep a new reference until `give_back`; NULL is a failure. */
-static PyObject *
-keep(Got *got, PyObject *object)
-{
-    if (object == NULL || got->objects == MOST_OBJECTS) {
-        Py_XDECREF(object);
-        got->failed = 1;
+    Desk *desk = PyMem_Calloc(1, sizeof(Desk));
+    PyObject *capsule = desk == NULL ? NULL : PyCapsule_New(desk, desk_name, clear_desk);
+    if (capsule == NULL) {
+        PyMem_Free(desk);
         return NULL;
     }
-    got->object[got->objects++] = object;
-    return object;
+    put_slot(lane, &of_lane[L_DESK], capsule);
+    return desk;
 }
 
-static PyObject *
-attribute(Got *got, PyObject *owner, int name)
+/* The memory of an array, `bytes` of it at least; got only when it is another array than the last time. NULL: it is
+none, or a smaller one. No exception is left behind. */
+static void *
+look(Desk *desk, int which, PyObject *array, Py_ssize_t bytes)
 {
-    return owner == NULL || got->failed ? NULL : keep(got, PyObject_GetAttr(owner, names[name]));
-}
-
-static long long
-number(Got *got, PyObject *owner, int name)
-{
-    PyObject *value = owner == NULL || got->failed ? NULL : PyObject_GetAttr(owner, names[name]);
-    long long result = value == NULL ? -1 : PyLong_AsLongLong(value);
-    if (value == NULL || (result == -1 && PyErr_Occurred())) {
-        got->failed = 1;
+    Py_buffer *view = &desk->of[which];
+    if (array == NULL) {
+        return NULL;
     }
-    Py_XDECREF(value);
-    return result;
+    if (view->obj != array) {
+        PyBuffer_Release(view);
+        if (PyObject_GetBuffer(array, view, PyBUF_CONTIG) < 0) {
+            PyErr_Clear();
+            view->obj = NULL;
+            return NULL;
+        }
+    }
+    return view->len >= bytes ? view->buf : NULL;
 }
 
-static int
-set_number(PyObject *owner, int name, long long number)
-{
-    PyObject *value = PyLong_FromLongLong(number);
-    int failed = value == NULL ? -1 : PyObject_SetAttr(owner, names[name], value);
-    Py_XDECREF(value);
-    return failed;
-}
-
-/* An array of one dimension (or two, looked at as rows): element i lies at `at + i * step`. */
+/* A lane, as one call sees it. */
 typedef struct {
-    char *at;
-    Py_ssize_t step, count, across;
-} Column;
+    PyObject *lane, *pool, *sink; /* sink: NULL for none */
+    Desk *desk;
+    Py_ssize_t rows, known; /* known: blocks of the pool */
+    long long size, count;
+    int64_t *blocks, *lives, *lblocks; /* Lane._where */
+    int64_t *base, *front, *seq_ids, *identities, *before, *words, *ranges, *expected, *who; /* Lane._kept */
+    int64_t (*pairs)[2]; /* word and life of each block */
+} Sight;
 
-static Column
-column_of(Got *got, PyObject *array, Py_ssize_t itemsize, int dimensions)
+/* What is in slots of the lane, and of its pool; borrowed. */
+static inline PyObject *
+mine(Sight *s, int which)
 {
-    Column column = {NULL, 0, 0, 0};
-    if (array == NULL || got->failed) {
-        return column;
-    }
-    Py_buffer *view = &got->buffer[got->buffers];
-    if (got->buffers == MOST_BUFFERS || PyObject_GetBuffer(array, view, PyBUF_STRIDED) < 0) {
-        got->failed = 1;
-        return column;
-    }
-    got->buffers++;
-    if (view->itemsize != itemsize || view->ndim != dimensions) {
-        got->failed = 1;
-        return column;
-    }
-    column.at = view->buf, column.step = view->strides[0], column.count = view->shape[0];
-    column.across = dimensions == 2 ? view->shape[1] : 1;
-    return column;
+    return slot(s->lane, &of_lane[which]);
 }
 
-static Column
-column(Got *got, PyObject *owner, int name, Py_ssize_t itemsize)
+static inline PyObject *
+pools(Sight *s, int which)
 {
-    return column_of(got, attribute(got, owner, name), itemsize, 1);
+    return slot(s->pool, &of_pool[which]);
 }
 
-static inline void *
-item(Column column, Py_ssize_t i)
+enum { KEPT_BASE, KEPT_COMPUTED, KEPT_FRONT, KEPT_SEQ_IDS, KEPT_SINCE, KEPT_IDENTITIES, KEPT_BEFORE, KEPT_WORDS,
+       KEPT_RANGES, KEPT_EXPECTED, KEPT_WHO, KEPT }; /* as in lane_move.py */
+
+static void
+see_places(Sight *s, int64_t *where)
 {
-    return column.at + i * column.step;
+    s->blocks = where, s->lives = where + s->rows, s->lblocks = where + 2 * s->rows;
 }
 
-static inline int64_t *
-word(Column column, Py_ssize_t i)
-{
-    return (int64_t *)item(column, i);
-}
-
-/* Whether all numbers of a column lie in 0 .. end - 1. */
+/* 1: seen. 0: it is nothing for the functions here. */
 static int
-below(Column column, Py_ssize_t end)
+see(PyObject *lane, Sight *s)
 {
-    for (Py_ssize_t i = 0; i < column.count; i++) {
-        if (*word(column, i) < 0 || *word(column, i) >= end) {
+    PyObject *pool = slot(lane, &of_lane[L_POOL]), *ids = slot(lane, &of_lane[L_IDS]), *sink;
+    s->lane = lane, s->pool = pool;
+    if (!is_a(pool, pool_type) || ids == NULL || !PyList_CheckExact(ids) ||
+        (sink = slot(pool, &of_pool[P_SINK])) == NULL || sink != slot(lane, &of_lane[L_STRAIGHT]) ||
+        (sink != Py_None && !PyObject_TypeCheck(sink, recorder_type)) || (s->desk = desk_of(lane)) == NULL ||
+        !slot_int(lane, &of_lane[L_SIZE], 1, 1 << 15, &s->size) ||
+        !slot_int(lane, &of_lane[L_COUNT], 0, INT64_MAX, &s->count)) {
+        PyErr_Clear();
+        return 0;
+    }
+    s->sink = sink == Py_None ? NULL : sink;
+    s->rows = PyList_GET_SIZE(ids);
+    int64_t *where = look(s->desk, AT_WHERE, slot(lane, &of_lane[L_WHERE]), 24 * s->rows);
+    int64_t *kept = look(s->desk, AT_KEPT, slot(lane, &of_lane[L_KEPT]), 8 * KEPT * s->rows);
+    s->pairs = look(s->desk, AT_PAIRS, slot(pool, &of_pool[P_PAIRS]), 0);
+    if (where == NULL || kept == NULL || s->pairs == NULL || s->rows == 0) {
+        return 0;
+    }
+    s->known = s->desk->of[AT_PAIRS].len / 16;
+    see_places(s, where);
+    s->base = kept + KEPT_BASE * s->rows, s->front = kept + KEPT_FRONT * s->rows;
+    s->seq_ids = kept + KEPT_SEQ_IDS * s->rows, s->identities = kept + KEPT_IDENTITIES * s->rows;
+    s->before = kept + KEPT_BEFORE * s->rows, s->words = kept + KEPT_WORDS * s->rows;
+    s->ranges = kept + KEPT_RANGES * s->rows, s->expected = kept + KEPT_EXPECTED * s->rows;
+    s->who = kept + KEPT_WHO * s->rows;
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        if ((uint64_t)s->blocks[i] >= (uint64_t)s->known) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* The rows of `Lane.full`: how many, and where they are; -1 where they are not to be had. */
+static Py_ssize_t
+look_at_turn(Sight *s, const int64_t **at)
+{
+    const int64_t *order = look(s->desk, AT_ORDER, mine(s, L_ORDER), 8 * s->rows);
+    const int64_t *bounds = look(s->desk, AT_BOUNDS, mine(s, L_BOUNDS), 8 * (s->size + 1));
+    if (order == NULL || bounds == NULL) {
+        return -1;
+    }
+    long long turn = (s->size - s->count % s->size) % s->size;
+    int64_t lo = bounds[turn], hi = bounds[turn + 1];
+    if (lo < 0 || hi < lo || hi > s->rows) {
+        return -1;
+    }
+    *at = order + lo;
+    for (int64_t i = lo; i < hi; i++) {
+        if ((uint64_t)order[i] >= (uint64_t)s->rows) {
+            return -1;
+        }
+    }
+    return hi - lo;
+}
+
+/* The table row of a sequence; borrowed. */
+static PyObject *
+seat(Sight *s, Py_ssize_t at)
+{
+    PyObject *seats = mine(s, L_SEATS), *row;
+    if (seats == NULL || !PyList_CheckExact(seats) || at >= PyList_GET_SIZE(seats)) {
+        return NULL;
+    }
+    row = PyList_GET_ITEM(seats, at);
+    return is_a(row, row_type) ? row : NULL;
+}
+
+static int
+leases_open(Sight *s)
+{
+    long long open;
+    return !slot_int(s->pool, &of_pool[P_OPEN_LEASES], 0, 0, &open);
+}
+
+/* -- rows of the trace --------------------------------------------------------------------------------------------- */
+
+/* `claim`, of rows that may lie around the end of the ring. */
+static int
+claim_rows(PyObject *sink, long long count, Claim *made)
+{
+    int claimed = claim(sink, count, 0, made);
+    if (claimed == 0) {
+        PyObject *number = PyLong_FromLongLong(count);
+        PyObject *done = number == NULL ? NULL : PyObject_CallMethodOneArg(sink, name_reserve, number); /* Python */
+        claimed = done == Py_True ? claim(sink, count, 0, made) : 0;
+        Py_XDECREF(number);
+        Py_XDECREF(done);
+        PyErr_Clear();
+    }
+    return claimed;
+}
+
+static inline uint64_t
+facts_of(int before, int after, int64_t fill, uint8_t kind, uint8_t reason)
+{
+    return (uint16_t)before | (uint64_t)(uint16_t)after << 16 | (uint64_t)(uint16_t)fill << 32 | (uint64_t)kind << 48 |
+           (uint64_t)reason << 56;
+}
+
+/* In words of 8 bytes, in their order, the mark last. */
+static inline void
+store_row(const Claim *made, int64_t seq, int64_t aux, int64_t life, int64_t who, uint64_t facts)
+{
+    uint64_t *to = (uint64_t *)&made->ring[seq & made->mask];
+    memcpy(to, &made->common, 16); /* moment, step and place */
+    to[2] = (uint64_t)aux, to[3] = (uint64_t)life, to[4] = (uint64_t)who, to[5] = facts;
+    __atomic_store_n(&to[6], (uint64_t)(seq + 1), __ATOMIC_RELEASE); /* as `commit_row` */
+}
+
+static Record *
+look_at_records(Sight *s)
+{
+    return look(s->desk, AT_RECORDS, get(s->sink, RECORDS), 0);
+}
+
+static inline void
+store_detail(Record *records, const Claim *made, int64_t seq, const int64_t *values, int count)
+{
+    Record *record = &records[seq & made->mask];
+    memcpy(record->values + 8 - count, values, (size_t)count * 8);
+    record->mark = (seq + 1) * 16 + count;
+}
+
+static int64_t
+store_commits(Sight *s, const Claim *made, int64_t seq)
+{
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        store_row(made, seq + i, 0, s->lives[i], s->who[i], facts_of(1, 1, s->words[i], kind_commit, 0));
+    }
+    return seq + s->rows;
+}
+
+/* -- Lane.writable ------------------------------------------------------------------------------------------------- */
+
+/* 1, 0: whether it is. -1: to be asked in Python. */
+static int
+writable_common(Sight *s)
+{
+    if (leases_open(s)) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        if (s->pairs[s->blocks[i]][0] >= published_word && (s->base[i] + s->count) % s->size != 0) {
             return 0;
         }
     }
@@ -156,117 +308,420 @@ below(Column column, Py_ssize_t end)
 }
 
 static PyObject *
-in_python(const char *name, PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+writable(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyErr_Clear();
-    PyObject *method = PyObject_GetAttrString(self, name);
-    if (method == NULL) {
-        return NULL;
-    }
-    PyObject *result = PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
-    Py_DECREF(method);
-    return result;
+    Sight s;
+    int is = nargs == 0 && kwnames == NULL && see(self, &s) ? writable_common(&s) : -1;
+    return is < 0 ? in_python("writable_python", self, args, nargs, kwnames) : PyBool_FromLong(is);
 }
 
-/* -- keyed BLAKE2b (RFC 7693), digests of 16 bytes, as hashlib makes them ----------------------------------------- */
+/* -- Lane.append --------------------------------------------------------------------------------------------------- */
 
-enum { DIGEST = 16, CHUNK = 128 };
+static const int64_t NEXT_LIFE = 1LL << 32, NEXT_SLOT = 1LL << 32 | 1;
 
-static const uint64_t initial[8] = {
-    0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
-    0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179,
-};
-static const uint8_t sigma[10][16] = {
-    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
-    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
-    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
-    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
-};
-
-typedef struct {
-    uint64_t h[8], hashed;
-    size_t used; /* bytes that wait in `chunk`: the last chunk is not hashed before it is known to be the last */
-    uint8_t chunk[CHUNK];
-} Hash;
-
-static inline uint64_t
-turned(uint64_t x, int by)
+/* schema.digest_word */
+static uint64_t
+digest_word(int64_t life, int64_t lblock)
 {
-    return x >> by | x << (64 - by);
+    uint64_t x = (uint64_t)life ^ (uint64_t)(lblock + 1) * 0x9E3779B97F4A7C15;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+    x = (x ^ x >> 27) * 0x94D049BB133111EB;
+    return x ^ x >> 31;
 }
 
-#define MIX(a, b, c, d, x, y) \
-    a += b + (x), d = turned(d ^ a, 32), c += d, b = turned(b ^ c, 24); \
-    a += b + (y), d = turned(d ^ a, 16), c += d, b = turned(b ^ c, 63)
-
-static void
-compress(Hash *hash, uint64_t last)
+/* TokenColumns.add, but for `_used`, which is `*used` after it. 0: not with these tokens. What is stored is not known
+to be there before `_used` says so. */
+static int
+store_tokens(Sight *s, PyObject *tokens, long long *used)
 {
-    uint64_t v[16], m[16];
-    memcpy(m, hash->chunk, sizeof(m));
-    memcpy(v, hash->h, sizeof(hash->h));
-    memcpy(v + 8, initial, sizeof(initial));
-    v[12] ^= hash->hashed;
-    v[14] ^= last;
-#pragma GCC unroll 12 /* so that what is mixed with what is known at compile time */
-    for (int round = 0; round < 12; round++) {
-        const uint8_t *s = sigma[round % 10];
-        MIX(v[0], v[4], v[8], v[12], m[s[0]], m[s[1]]);
-        MIX(v[1], v[5], v[9], v[13], m[s[2]], m[s[3]]);
-        MIX(v[2], v[6], v[10], v[14], m[s[4]], m[s[5]]);
-        MIX(v[3], v[7], v[11], v[15], m[s[6]], m[s[7]]);
-        MIX(v[0], v[5], v[10], v[15], m[s[8]], m[s[9]]);
-        MIX(v[1], v[6], v[11], v[12], m[s[10]], m[s[11]]);
-        MIX(v[2], v[7], v[8], v[13], m[s[12]], m[s[13]]);
-        MIX(v[3], v[4], v[9], v[14], m[s[14]], m[s[15]]);
+    PyObject *columns = mine(s, L_TOKENS);
+    int listed = PyList_CheckExact(tokens);
+    if (!is_a(columns, tokens_type) || slot(columns, &of_tokens[T_BYTES]) == Py_None ||
+        (!listed && !PyTuple_CheckExact(tokens)) || PySequence_Fast_GET_SIZE(tokens) != s->rows) {
+        return 0;
     }
-    for (int i = 0; i < 8; i++) {
-        hash->h[i] ^= v[i] ^ v[i + 8];
+    int32_t *kept = look(s->desk, AT_TOKENS, slot(columns, &of_tokens[T_KEPT]), 0);
+    Py_ssize_t room = kept == NULL ? 0 : s->desk->of[AT_TOKENS].len / (4 * s->rows);
+    if (room == 0 || !slot_int(columns, &of_tokens[T_USED], 0, room, used)) {
+        return 0;
     }
-}
-
-static void
-update(Hash *hash, const void *data, size_t size)
-{
-    const uint8_t *from = data;
-    while (size > 0) {
-        if (hash->used == CHUNK) {
-            hash->hashed += CHUNK;
-            compress(hash, 0);
-            hash->used = 0;
+    if (*used == room) {
+        PyObject *done = PyObject_CallMethodNoArgs(s->lane, name_catch_up); /* Python: appends to lists of tokens */
+        Py_XDECREF(done);
+        if (done == NULL || !slot_int(columns, &of_tokens[T_USED], 0, room - 1, used)) {
+            return PyErr_Occurred() ? -1 : 0;
         }
-        size_t part = size < CHUNK - hash->used ? size : CHUNK - hash->used;
-        memcpy(hash->chunk + hash->used, from, part);
-        hash->used += part, from += part, size -= part;
     }
-}
-
-static void
-begin_hash(Hash *hash, const uint8_t *key, size_t key_size)
-{
-    memset(hash, 0, sizeof(*hash));
-    memcpy(hash->h, initial, sizeof(initial));
-    hash->h[0] ^= 0x01010000 ^ key_size << 8 ^ DIGEST;
-    memcpy(hash->chunk, key, key_size);
-    hash->used = key_size > 0 ? CHUNK : 0;
-    if (key_size > 0) { /* every message has a byte at least: the chunk of the key is never the last */
-        hash->hashed = CHUNK;
-        compress(hash, 0);
-        hash->used = 0;
+    int32_t *to = kept + *used * s->rows;
+    PyObject **items = PySequence_Fast_ITEMS(tokens);
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        long long token;
+        if (!PyLong_CheckExact(items[i]) || !int_of(items[i], INT32_MIN, INT32_MAX, &token)) {
+            return 0;
+        }
+        to[i] = (int32_t)token;
     }
+    ++*used;
+    return 1;
 }
 
-static void
-end_hash(Hash hash, uint8_t *digest)
+/* What the rows that take a fresh block change. */
+typedef struct {
+    Py_ssize_t count;
+    const int64_t *at;
+    PyObject *free;
+    long long head, filed, capacity, held, last_use;
+    int64_t *ring, *used_in; /* free blocks; by block the step that used it last, NULL where that need not be told */
+    int64_t *tables, *totals;
+    int32_t *entries; /* of the matrix, NULL if there is none */
+    Py_ssize_t width;
+} Taking;
+
+/* 1: all of it is there. 0: it is to be done in Python. */
+static int
+look_at_blocks(Sight *s, Taking *t)
 {
-    memset(hash.chunk + hash.used, 0, CHUNK - hash.used);
-    hash.hashed += hash.used;
-    compress(&hash, UINT64_MAX);
-    memcpy(digest, hash.h, DIGEST);
+    PyObject *ahead, *users = pools(s, P_USERS), *matrix = mine(s, L_MATRIX);
+    long long newest;
+    t->free = pools(s, P_FREE);
+    if (!is_a(t->free, free_type) || (ahead = slot(t->free, &of_free[F_AHEAD])) == NULL || !PyList_CheckExact(ahead) ||
+        PyList_GET_SIZE(ahead) > 0 || !slot_int(t->free, &of_free[F_CAPACITY], 1, INT32_MAX, &t->capacity) ||
+        !slot_int(t->free, &of_free[F_FILED], t->count, t->capacity, &t->filed) ||
+        !slot_int(t->free, &of_free[F_HEAD], 0, t->capacity - 1, &t->head) ||
+        !slot_int(s->pool, &of_pool[P_NUM_HELD], 0, INT32_MAX, &t->held) || users == NULL ||
+        !PyList_CheckExact(users) ||
+        (t->ring = look(s->desk, AT_RING, slot(t->free, &of_free[F_RING]), 8 * t->capacity)) == NULL) {
+        return 0;
+    }
+    t->used_in = NULL;
+    if (PyList_GET_SIZE(users) > 0) {
+        t->used_in = look(s->desk, AT_LAST_USE, pools(s, P_LAST_USE), 8 * s->known);
+        if (t->used_in == NULL || !slot_int(s->pool, &of_pool[P_NEWEST_USE], -1, INT64_MAX - 2, &newest)) {
+            return 0;
+        }
+        t->last_use = -2 - newest;
+    }
+    t->entries = NULL;
+    if (matrix != Py_None) {
+        PyObject *entries = is_a(matrix, matrix_type) ? slot(matrix, &of_matrix[0]) : NULL;
+        if ((t->entries = look(s->desk, AT_MATRIX, entries, 4 * s->rows)) == NULL) {
+            return 0;
+        }
+        t->width = s->desk->of[AT_MATRIX].len / (4 * s->rows);
+    }
+    if (s->sink != NULL) {
+        t->tables = look(s->desk, AT_TABLES, mine(s, L_TABLES), 16 * s->rows);
+        t->totals = look(s->desk, AT_TOTALS, mine(s, L_TOTALS), 16);
+        if (t->tables == NULL || t->totals == NULL) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < t->count; i++) {
+        PyObject *row = seat(s, t->at[i]), *blocks, *gens;
+        if (row == NULL || (uint64_t)t->ring[(t->head + i) % t->capacity] >= (uint64_t)s->known ||
+            (t->entries != NULL && s->lblocks[t->at[i]] + 1 >= t->width) ||
+            (blocks = slot(row, &of_row[R_BLOCKS])) == NULL || !PyList_CheckExact(blocks) ||
+            (gens = slot(row, &of_row[R_GENS])) == NULL || !PyList_CheckExact(gens)) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
-/* -- the prefix index --------------------------------------------------------------------------------------------- */
+static int
+append_number(PyObject *list, long long number)
+{
+    PyObject *value = PyLong_FromLongLong(number);
+    int failed = value == NULL || PyList_Append(list, value) < 0;
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+/* Lane._take, for the i-th of the rows that take a block; its row of the trace goes to `seq`. */
+static int
+take(Sight *s, Taking *t, Py_ssize_t i, const Claim *made, int64_t seq)
+{
+    int64_t at = t->at[i], block = t->ring[(t->head + i) % t->capacity], lblock = s->lblocks[at] + 1;
+    int64_t life = s->pairs[block][1] += NEXT_LIFE;
+    PyObject *row = seat(s, at);
+    if (t->used_in != NULL) {
+        t->used_in[block] = t->last_use;
+    }
+    s->before[at] = s->blocks[at];
+    s->blocks[at] = block, s->lives[at] = life, s->lblocks[at] = lblock;
+    s->words[at] = writing, s->ranges[at] = -1; /* one slot before the first */
+    s->who[at] += NEXT_LIFE;
+    if (t->entries != NULL) {
+        t->entries[at * t->width + lblock] = (int32_t)block;
+    }
+    if (s->sink != NULL) {
+        uint64_t digest = digest_word(life, lblock);
+        t->tables[2 * at] = (int64_t)((uint64_t)t->tables[2 * at] + digest);
+        t->tables[2 * at + 1] = lblock + 1;
+        t->totals[0]++;
+        t->totals[1] = (int64_t)((uint64_t)t->totals[1] + digest);
+        store_row(made, seq, 0, life, s->who[at], facts_of(0, 1, 0, kind_alloc, decode));
+    }
+    int failed = append_number(slot(row, &of_row[R_BLOCKS]), block);
+    return append_number(slot(row, &of_row[R_GENS]), life >> 32) | failed;
+}
+
+/* The blocks that are taken leave the free list. */
+static int
+hand_out(Sight *s, Taking *t)
+{
+    put_slot(s->lane, &of_lane[L_STALE], Py_NewRef(Py_True));
+    return put_int(t->free, &of_free[F_HEAD], (t->head + t->count) % t->capacity) < 0 ||
+                   put_int(t->free, &of_free[F_FILED], t->filed - t->count) < 0 ||
+                   put_int(s->pool, &of_pool[P_NUM_HELD], t->held + t->count) < 0
+               ? -1
+               : 0;
+}
+
+/* A step still to end knows the places as they are: `Lane._copy_places`. */
+static int
+have_own_places(Sight *s)
+{
+    long long landed;
+    if (slot_int(s->lane, &of_lane[L_LANDED], s->count, s->count, &landed)) {
+        return 1;
+    }
+    PyObject *done = PyObject_CallMethodNoArgs(s->lane, name_copy_places); /* Python: makes arrays */
+    int64_t *where = done == NULL ? NULL : look(s->desk, AT_WHERE, mine(s, L_WHERE), 24 * s->rows);
+    Py_XDECREF(done);
+    if (where == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    see_places(s, where);
+    return 1;
+}
+
+/* 1: done. 0: it is not the common case, and nothing was changed. -1: an exception is set. */
+static int
+append_common(Sight *s, PyObject *tokens)
+{
+    Claim made;
+    Taking t = {.count = 0};
+    long long used, uneven;
+    int good = store_tokens(s, tokens, &used);
+    if (good <= 0 || !slot_int(s->lane, &of_lane[L_UNEVEN], 0, INT64_MAX, &uneven) ||
+        (t.count = look_at_turn(s, &t.at)) < 0) {
+        return good < 0 ? -1 : 0;
+    }
+    if (t.count > 0 && ((good = have_own_places(s)) <= 0 || (good = look_at_blocks(s, &t)) <= 0)) {
+        return good;
+    }
+    if (s->sink != NULL && (good = claim_rows(s->sink, t.count + s->rows, &made)) <= 0) {
+        return good;
+    }
+    /* From here on everything is done, whatever fails: the rows of the trace are claimed. */
+    int failed = 0;
+    for (Py_ssize_t i = 0; i < t.count; i++) {
+        failed |= take(s, &t, i, &made, made.seq + i);
+    }
+    failed |= t.count > 0 ? hand_out(s, &t) : 0;
+    int even = ++s->count > uneven;
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        int64_t range = s->ranges[i] += NEXT_SLOT, least = range >> 32 | writing, word = s->words[i];
+        word = even ? word + 1 : word > least ? word : least;
+        s->pairs[s->blocks[i]][0] = s->words[i] = word;
+        if (s->sink != NULL) {
+            uint64_t facts = facts_of(1, 1, word, kind_write, decode);
+            store_row(&made, made.seq + t.count + i, range, s->lives[i], s->who[i], facts);
+        }
+    }
+    failed |= put_int(mine(s, L_TOKENS), &of_tokens[T_USED], used);
+    failed |= put_int(s->lane, &of_lane[L_COUNT], s->count);
+    return failed ? -1 : 1;
+}
+
+static PyObject *
+append(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 1 && kwnames == NULL && see(self, &s) ? append_common(&s, args[0]) : 0;
+    if (done <= 0) {
+        return done < 0 ? NULL : in_python("append_python", self, args, nargs, kwnames);
+    }
+    PyObject *facts[] = {self, mine(&s, L_IDS), mine(&s, L_MEMBERS), mine(&s, L_COUNT), mine(&s, L_BASE),
+                         mine(&s, L_PLACES)};
+    return PyObject_Vectorcall((PyObject *)decodes_type, facts, 6, NULL);
+}
+
+/* -- Lane.schedule ------------------------------------------------------------------------------------------------- */
+
+static int
+schedule_common(Sight *s, PyObject *number)
+{
+    Claim made;
+    long long members;
+    Record *records;
+    int64_t *tables = look(s->desk, AT_TABLES, mine(s, L_TABLES), 16 * s->rows);
+    if (s->sink == NULL || tables == NULL || !int_of(number, 0, INT64_MAX, &members) ||
+        (records = look_at_records(s)) == NULL) {
+        return 0;
+    }
+    int claimed = claim_rows(s->sink, 1 + s->rows, &made);
+    if (claimed <= 0) {
+        return claimed;
+    }
+    store_row(&made, made.seq, members, -1, -1, facts_of(-1, -1, -1, kind_step_begin, 0));
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        int64_t end = s->base[i] + s->count, seq = made.seq + 1 + i;
+        store_detail(records, &made, seq, tables + 2 * i, 2);
+        store_row(&made, seq, (int64_t)((uint32_t)s->front[i] | (uint64_t)end << 32), -1,
+                  (int64_t)((uint32_t)s->seq_ids[i] | (uint64_t)(end - 1) << 32), facts_of(-1, -1, 1, kind_sched, 0));
+    }
+    return 1;
+}
+
+static PyObject *
+schedule(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 1 && kwnames == NULL && see(self, &s) ? schedule_common(&s, args[0]) : 0;
+    if (done == 0) {
+        return in_python("schedule_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* -- Lane.commit, Lane.record_commit ------------------------------------------------------------------------------- */
+
+/* 1: done. 0: nothing was changed, as it is not to be done. -1: to be done in Python. -2: an exception is set. */
+static int
+commit_common(Sight *s, PyObject *decodes)
+{
+    long long nth;
+    if (Py_TYPE(decodes) != decodes_type || leases_open(s)) {
+        return -1;
+    }
+    if (mine(s, L_INTACT) != Py_True || slot(decodes, &of_decodes[D_IDS]) != mine(s, L_IDS) ||
+        !slot_int(decodes, &of_decodes[D_NTH], s->count, s->count, &nth)) {
+        return 0; /* it is not the latest */
+    }
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        const int64_t *pair = s->pairs[s->blocks[i]];
+        if (pair[0] != s->words[i] || pair[1] != s->lives[i]) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        s->pairs[s->blocks[i]][0] = s->expected[i] = s->words[i] + (committed_word - writing);
+    }
+    return put_int(s->lane, &of_lane[L_LANDED], s->count) < 0 ? -2 : 1;
+}
+
+static PyObject *
+commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 1 && kwnames == NULL && see(self, &s) ? commit_common(&s, args[0]) : -1;
+    if (done == -1) {
+        return in_python("commit_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+/* As `append_common`. */
+static int
+record_commit_common(Sight *s)
+{
+    Claim made;
+    int claimed = s->sink == NULL ? 1 : claim_rows(s->sink, s->rows, &made);
+    if (claimed > 0 && s->sink != NULL) {
+        store_commits(s, &made, made.seq);
+    }
+    return claimed;
+}
+
+static PyObject *
+record_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 0 && kwnames == NULL && see(self, &s) ? record_commit_common(&s) : 0;
+    if (done == 0) {
+        return in_python("record_commit_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* -- Lane.publish -------------------------------------------------------------------------------------------------- */
+
+enum { BEHIND = 2, KEY_BYTES = 7 };
+
+/* The blocks that are full: where everything lies that is known of them. */
+typedef struct {
+    Py_ssize_t count, width; /* width: bytes of the tokens of a block */
+    const int64_t *at;
+    PyObject *block_of, *behind, *computing; /* dictionaries of the index and the cache; behind: or None */
+    const char *key;
+    Py_ssize_t key_size;
+    const int32_t *kept; /* the tokens of the last steps, a row each */
+    long long used;
+    uint8_t *in_front, *place, *digests, *parents, *content; /* Lane._parents; of the index, by block */
+    uint8_t *room, *chained, *alone, *packed;                /* room for, by row: two hashes, the tokens */
+} Turned;
+
+/* 1: all of it is there. 0: it is to be done in Python. */
+static int
+look_at_index(Sight *s, PyObject *cache, Turned *t)
+{
+    PyObject *index = pools(s, P_INDEX), *columns = mine(s, L_TOKENS), *key;
+    long long width;
+    t->width = 4 * s->size;
+    if (!is_a(index, index_type) || slot(index, &of_index[I_PLAIN]) != Py_True || !is_a(columns, tokens_type) ||
+        !slot_int(index, &of_index[I_WIDTH], t->width + 1, t->width + 1, &width) ||
+        slot(columns, &of_tokens[T_BYTES]) == Py_None) {
+        return 0;
+    }
+    t->block_of = slot(index, &of_index[I_BLOCK_OF]), t->behind = slot(index, &of_index[I_BEHIND]);
+    t->computing = slot(cache, &of_cache[C_COMPUTING]);
+    key = slot(index, &of_index[I_KEY]);
+    t->place = look(s->desk, AT_PLACE, slot(index, &of_index[I_PLACE]), s->known);
+    t->digests = look(s->desk, AT_DIGESTS, slot(index, &of_index[I_DIGESTS]), DIGEST * s->known);
+    t->parents = look(s->desk, AT_IN_FRONT, slot(index, &of_index[I_PARENTS]), DIGEST * s->known);
+    t->content = look(s->desk, AT_CONTENT, slot(index, &of_index[I_TOKENS]), (t->width + 1) * s->known);
+    t->in_front = look(s->desk, AT_PARENTS, mine(s, L_PARENTS), DIGEST * s->rows);
+    t->kept = look(s->desk, AT_TOKENS, slot(columns, &of_tokens[T_KEPT]), t->width * s->rows);
+    if (t->block_of == NULL || !PyDict_CheckExact(t->block_of) || t->behind == NULL ||
+        (t->behind != Py_None && !PyDict_CheckExact(t->behind)) || t->computing == NULL ||
+        !PyDict_CheckExact(t->computing) || key == NULL || !PyBytes_CheckExact(key) || PyBytes_GET_SIZE(key) > 64 ||
+        t->place == NULL || t->digests == NULL || t->parents == NULL || t->content == NULL || t->in_front == NULL ||
+        t->kept == NULL ||
+        !slot_int(columns, &of_tokens[T_USED], s->size, s->desk->of[AT_TOKENS].len / (4 * s->rows), &t->used)) {
+        return 0;
+    }
+    t->key = PyBytes_AS_STRING(key), t->key_size = PyBytes_GET_SIZE(key);
+    return 1;
+}
+
+/* 1: each of them is published behind its block in front, which the index still has. 0: not so. -1: an exception. */
+static int
+look_at_rows(Sight *s, Turned *t)
+{
+    PyObject *ragged = mine(s, L_RAGGED);
+    if (ragged == NULL || !PySet_Check(ragged)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < t->count; i++) {
+        int64_t at = t->at[i], front = s->before[at];
+        PyObject *row = seat(s, at), *hashes;
+        if ((uint64_t)front >= (uint64_t)s->known || row == NULL || (hashes = slot(row, &of_row[R_HASHES])) == NULL ||
+            !PyList_CheckExact(hashes) || memcmp(t->digests + front * DIGEST, t->in_front + at * DIGEST, DIGEST) != 0) {
+            return 0;
+        }
+        if (PySet_GET_SIZE(ragged) > 0) {
+            PyObject *number = PyLong_FromLongLong(at);
+            int is = number == NULL ? -1 : PySet_Contains(ragged, number);
+            Py_XDECREF(number);
+            if (is != 0) {
+                return is < 0 ? -1 : 0;
+            }
+        }
+    }
+    return 1;
+}
 
 static void
 length_of(Hash *hash, uint32_t size)
@@ -297,42 +752,28 @@ hash_block(const Hash *keyed, const uint8_t *parent, const uint8_t *tokens, uint
     }
 }
 
-/* -- Lane.publish --------------------------------------------------------------------------------------------------- */
-
-static long long published_word; /* set once, by `methods`, as are these: of the block manager and of numpy */
-static PyObject *empty, *int64;
-
-enum { BEHIND = 2, KEY_BYTES = 7 };
-
-/* Of the rows whose blocks are full. */
-typedef struct {
-    Py_ssize_t count, width; /* bytes of the tokens of a block */
-    Column at;
-    uint8_t *tokens, *chained, *alone; /* of each, side by side */
-} Turned;
-
-static uint8_t *
-bytes_of(Got *got, PyObject *owner, int name, Py_ssize_t width, Py_ssize_t *count)
-{
-    Column column = column_of(got, attribute(got, owner, name), 1, 1);
-    *count = column.count / width;
-    return (uint8_t *)column.at;
-}
-
-/* The tokens of the last block of each of these rows. 0: they are not known in 4 bytes each. */
+/* 1: hashed. 0: some prompt waits for one of these blocks. -1: an exception is set. */
 static int
-collect_tokens(Got *got, PyObject *tokens, const Turned *turned)
+hash_blocks(Sight *s, Turned *t)
 {
-    Column kept = column_of(got, attribute(got, tokens, N__kept), 4, 2);
-    long long used = number(got, tokens, N__used), size = turned->width / 4;
-    if (got->failed || attribute(got, tokens, N__bytes) == Py_None || used < size || used > kept.count ||
-        kept.step != kept.across * 4 || !below(turned->at, kept.across)) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < turned->count; i++) {
-        int32_t *out = (int32_t *)(turned->tokens + i * turned->width);
-        for (long long slot = 0; slot < size; slot++) {
-            out[slot] = ((int32_t *)item(kept, used - size + slot))[*word(turned->at, i)];
+    Hash keyed;
+    begin_hash(&keyed, (const uint8_t *)t->key, (size_t)t->key_size);
+    for (Py_ssize_t i = 0; i < t->count; i++) {
+        int64_t at = t->at[i];
+        int32_t *packed = (int32_t *)(t->packed + i * t->width);
+        for (long long step = 0; step < s->size; step++) {
+            packed[step] = t->kept[(t->used - s->size + step) * s->rows + at];
+        }
+        uint8_t *chained = t->chained + i * DIGEST;
+        hash_block(&keyed, t->in_front + at * DIGEST, (uint8_t *)packed, (uint32_t)t->width, chained,
+                   s->sink != NULL ? t->alone + i * DIGEST : NULL);
+        if (PyDict_GET_SIZE(t->computing) > 0) {
+            PyObject *hash = PyBytes_FromStringAndSize((char *)chained, DIGEST);
+            int awaited = hash == NULL ? -1 : PyDict_Contains(t->computing, hash);
+            Py_XDECREF(hash);
+            if (awaited != 0) {
+                return awaited < 0 ? -1 : 0;
+            }
         }
     }
     return 1;
@@ -346,27 +787,35 @@ key_of(const uint8_t *digest)
     return PyLong_FromUnsignedLongLong(key);
 }
 
-/* Enter these blocks under their hashes. 0, and nothing done: some prefix is served already. */
+/* Take the first `count` of the blocks out of the index again. */
 static int
-claim_prefixes(PyObject *block_of, const uint8_t *digests, const int64_t *blocks, Py_ssize_t count)
+withdraw_prefixes(Turned *t, Py_ssize_t count)
 {
-    Py_ssize_t done = 0;
-    int result = 1;
-    for (; result == 1 && done < count; done++) {
-        PyObject *key = key_of(digests + done * DIGEST), *block = PyLong_FromLongLong(blocks[done]);
-        PyObject *entered = key == NULL || block == NULL ? NULL : PyDict_SetDefault(block_of, key, block);
-        result = entered == NULL ? -1 : entered == block || PyLong_AsLongLong(entered) == blocks[done];
+    int failed = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = key_of(t->chained + i * DIGEST);
+        failed |= key == NULL || PyDict_DelItem(t->block_of, key) < 0;
+        Py_XDECREF(key);
+    }
+    return failed ? -1 : 0;
+}
+
+/* Enter the blocks under their hashes. 0, and nothing done: some prefix is served already. */
+static int
+claim_prefixes(Sight *s, Turned *t)
+{
+    for (Py_ssize_t i = 0; i < t->count; i++) {
+        long long number = s->blocks[t->at[i]];
+        PyObject *key = key_of(t->chained + i * DIGEST), *block = PyLong_FromLongLong(number);
+        PyObject *entered = key == NULL || block == NULL ? NULL : PyDict_SetDefault(t->block_of, key, block);
+        int result = entered == NULL ? -1 : entered == block || PyLong_AsLongLong(entered) == number;
         Py_XDECREF(key);
         Py_XDECREF(block);
-    }
-    for (done -= result != 1; result != 1 && done > 0; done--) { /* not the one that could not be entered */
-        PyObject *key = key_of(digests + (done - 1) * DIGEST);
-        if (key == NULL || PyDict_DelItem(block_of, key) < 0) {
-            result = -1;
+        if (result <= 0) {
+            return withdraw_prefixes(t, i) < 0 ? -1 : result;
         }
-        Py_XDECREF(key);
     }
-    return result;
+    return 1;
 }
 
 /* PrefixIndex._stands_behind */
@@ -390,369 +839,158 @@ stands_behind(PyObject *behind, const uint8_t *parent, int64_t block)
     return failed ? -1 : 0;
 }
 
-/* The rows at these places: Lane._turned. */
-static PyObject *
-rows_of_turn(Got *got, PyObject *lane, PyObject *full)
+/* All that knows of the i-th block learns that it is published; its row of the trace goes to `seq`. */
+static int
+enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int64_t seq)
 {
-    PyObject *known = attribute(got, lane, N__turning);
-    long long count = number(got, lane, N_count), size = number(got, lane, N__size);
-    PyObject *turn = got->failed ? NULL : keep(got, PyLong_FromLongLong(count % size));
-    PyObject *rows = turn == NULL || !PyDict_CheckExact(known) ? NULL : PyDict_GetItemWithError(known, turn);
-    if (rows != NULL) {
-        return keep(got, Py_NewRef(rows));
+    int64_t at = t->at[i], block = s->blocks[at];
+    uint8_t *chained = t->chained + i * DIGEST, *parent = t->in_front + at * DIGEST;
+    uint8_t *content = t->content + block * (t->width + 1);
+    if (s->sink != NULL) {
+        int64_t values[4] = {0, 0, 0, s->identities[at]};
+        memcpy(&values[0], parent, 8);
+        memcpy(&values[1], t->alone + i * DIGEST, 8);
+        memcpy(&values[2], chained, 8);
+        store_detail(records, made, seq, values, 4);
+        store_row(made, seq, 0, s->lives[at], s->who[at], facts_of(1, 1, s->size, kind_publish, 0));
     }
-    return got->failed || PyErr_Occurred() ? NULL : keep(got, PyObject_CallMethodOneArg(lane, names[N__turned], full));
+    int failed = t->behind != Py_None ? stands_behind(t->behind, parent, block) : 0;
+    memcpy(t->digests + block * DIGEST, chained, DIGEST);
+    memcpy(t->parents + block * DIGEST, parent, DIGEST);
+    content[0] = 'i';
+    memcpy(content + 1, t->packed + i * t->width, (size_t)t->width);
+    t->place[block] = BEHIND;
+    s->pairs[block][0] = s->expected[at] = published_word | s->size;
+    memcpy(parent, chained, DIGEST);
+    PyObject *row = seat(s, at), *hash = PyBytes_FromStringAndSize((char *)chained, DIGEST);
+    long long published;
+    failed |= hash == NULL || PyList_Append(slot(row, &of_row[R_HASHES]), hash) < 0;
+    Py_XDECREF(hash);
+    int known = slot_int(row, &of_row[R_PUBLISHED], 0, INT32_MAX, &published);
+    return failed || !known || put_int(row, &of_row[R_PUBLISHED], published + 1) < 0 ? -1 : 0;
 }
 
-/* 1: done. 0: it is not the common case, and nothing was changed. -1: an exception is set. */
+/* With room for the hashes and tokens; as `append_common`. */
 static int
-publish_common(PyObject *self, int committed, Got *got)
+publish_turned(Sight *s, Turned *t, int committed)
 {
-    Turned turned;
-    PyObject *turns = attribute(got, self, N__turns), *prefixes = attribute(got, self, N__prefixes);
-    PyObject *pool = attribute(got, self, N__pool), *index = attribute(got, pool, N_index);
-    PyObject *sink = attribute(got, pool, N_sink), *ragged = attribute(got, self, N__ragged);
-    PyObject *computing = attribute(got, prefixes, N__computing), *block_of = attribute(got, index, N__block_of);
-    PyObject *key = attribute(got, index, N__key), *behind = attribute(got, index, N__behind);
-    long long count = number(got, self, N_count), size = number(got, self, N__size);
-    PyObject *share = attribute(got, prefixes, N_share);
-    if (got->failed || (share != Py_True && share != Py_False) || attribute(got, index, N_plain) != Py_True ||
-        !PyList_CheckExact(turns) || PyList_GET_SIZE(turns) != size ||
-        !PySet_Check(ragged) || PySet_GET_SIZE(ragged) > 0 || !PyDict_CheckExact(computing) ||
-        !PyDict_CheckExact(block_of) || (behind != Py_None && !PyDict_CheckExact(behind)) ||
-        !PyBytes_CheckExact(key) || PyBytes_GET_SIZE(key) > 64) {
+    Claim made;
+    Record *records = s->sink == NULL ? NULL : look_at_records(s);
+    int done = s->sink != NULL && records == NULL ? 0 : hash_blocks(s, t);
+    if (done <= 0 || (done = claim_prefixes(s, t)) <= 0) {
+        return done;
+    }
+    if (s->sink != NULL && (done = claim_rows(s->sink, t->count + (committed ? 0 : s->rows), &made)) <= 0) {
+        return withdraw_prefixes(t, t->count) < 0 ? -1 : done;
+    }
+    /* From here on everything is done, whatever fails. */
+    int64_t seq = s->sink == NULL ? 0 : committed ? made.seq : store_commits(s, &made, made.seq);
+    int failed = 0;
+    for (Py_ssize_t i = 0; i < t->count; i++) {
+        failed |= enter(s, t, i, &made, records, seq + i);
+    }
+    return failed ? -1 : 1;
+}
+
+/* As `append_common`. */
+static int
+publish_common(Sight *s, int committed)
+{
+    Turned t;
+    PyObject *cache = mine(s, L_PREFIXES);
+    if (!is_a(cache, cache_type) || (t.count = look_at_turn(s, &t.at)) < 0) {
         return 0;
     }
-    PyObject *full = PyList_GET_ITEM(turns, (size - count % size) % size); /* Lane.full */
-    turned.at = column_of(got, full, 8, 1);
-    turned.count = turned.at.count, turned.width = 4 * size;
-    if (!got->failed && (turned.count == 0 || share == Py_False)) {
-        return committed || keep(got, PyObject_CallMethodNoArgs(self, names[N_record_commit])) != NULL ? 1 : -1;
+    PyObject *share = slot(cache, &of_cache[C_SHARE]);
+    if (t.count == 0 || share == Py_False) {
+        return committed ? 1 : record_commit_common(s);
     }
-    if (got->failed || number(got, index, N__width) != turned.width + 1) {
-        return 0;
+    int good = share == Py_True && look_at_index(s, cache, &t) ? look_at_rows(s, &t) : 0;
+    if (good <= 0) {
+        return good;
     }
-    /* Where everything lies. */
-    Py_ssize_t known, digests_known, parents_known, tokens_known;
-    PyObject *places = attribute(got, self, N_places);
-    Column blocks = column(got, places, N_blocks, 8), before = column(got, self, N__before, 8);
-    Column parents = column(got, self, N__parents, DIGEST), expected = column(got, self, N__expected, 8);
-    Column pairs = column_of(got, attribute(got, pool, N_pairs), 8, 2);
-    uint8_t *place = bytes_of(got, index, N__place, 1, &known);
-    uint8_t *digest_of = bytes_of(got, index, N__digests, DIGEST, &digests_known);
-    uint8_t *parent_of = bytes_of(got, index, N__parents, DIGEST, &parents_known);
-    uint8_t *tokens_of = bytes_of(got, index, N__tokens, turned.width + 1, &tokens_known);
-    PyObject *row_list = got->failed ? NULL : rows_of_turn(got, self, full);
-    if (got->failed || !below(turned.at, blocks.count) || before.count != blocks.count || digests_known < known ||
-        parents.count != blocks.count || expected.count != blocks.count || parents_known < known ||
-        tokens_known < known || !PyList_CheckExact(row_list) || PyList_GET_SIZE(row_list) != turned.count) {
-        return 0;
-    }
-    Py_ssize_t each = turned.width + 2 * DIGEST + 8;
-    PyObject *room = keep(got, PyBytes_FromStringAndSize(NULL, turned.count * each));
-    PyObject *hashes = keep(got, PyList_New(turned.count));
-    if (got->failed) {
+    t.room = PyMem_Malloc((size_t)(t.count * (2 * DIGEST + t.width)));
+    if (t.room == NULL) {
+        PyErr_NoMemory();
         return -1;
     }
-    int64_t *numbers = (int64_t *)PyBytes_AS_STRING(room);
-    turned.chained = (uint8_t *)(numbers + turned.count);
-    turned.alone = turned.chained + turned.count * DIGEST, turned.tokens = turned.alone + turned.count * DIGEST;
-    if (!collect_tokens(got, attribute(got, self, N__tokens), &turned)) {
-        return 0;
-    }
-    Hash keyed;
-    begin_hash(&keyed, (uint8_t *)PyBytes_AS_STRING(key), (size_t)PyBytes_GET_SIZE(key));
-    for (Py_ssize_t i = 0; i < turned.count; i++) {
-        int64_t at = *word(turned.at, i), front = *word(before, at);
-        numbers[i] = *word(blocks, at);
-        if (front < 0 || front >= known || numbers[i] < 0 || numbers[i] >= known || numbers[i] >= pairs.count ||
-            memcmp(digest_of + front * DIGEST, item(parents, at), DIGEST) != 0) {
-            return 0; /* among others: the block in front is not in the index any more */
-        }
-        uint8_t *chained = turned.chained + i * DIGEST;
-        hash_block(&keyed, item(parents, at), turned.tokens + i * turned.width, (uint32_t)turned.width, chained,
-                   sink != Py_None ? turned.alone + i * DIGEST : NULL);
-        PyObject *hash = PyBytes_FromStringAndSize((char *)chained, DIGEST);
-        if (hash == NULL) {
-            return -1;
-        }
-        PyList_SET_ITEM(hashes, i, hash);
-        int awaited = PyDict_GET_SIZE(computing) == 0 ? 0 : PyDict_Contains(computing, hash);
-        if (awaited) {
-            return awaited < 0 ? -1 : 0;
-        }
-    }
-    int64_t *details = NULL;
-    PyObject *detail_rows = NULL;
-    Column identities = {0};
-    if (sink != Py_None) {
-        detail_rows = keep(got, PyObject_CallFunction(empty, "((ni)O)", turned.count, 4, int64));
-        details = (int64_t *)column_of(got, detail_rows, 8, 2).at;
-        identities = column(got, self, N__identities, 8);
-        if (got->failed || identities.count != blocks.count) {
-            return got->failed ? -1 : 0;
-        }
-    }
-    int claimed = claim_prefixes(block_of, turned.chained, numbers, turned.count);
-    if (claimed <= 0) {
-        return claimed;
-    }
-    /* From here on everything is done. */
-    for (Py_ssize_t i = 0; i < turned.count; i++) {
-        int64_t at = *word(turned.at, i), block = numbers[i];
-        uint8_t *chained = turned.chained + i * DIGEST, *packed = tokens_of + block * (turned.width + 1);
-        if (details != NULL) {
-            memcpy(details + 4 * i, item(parents, at), 8);
-            memcpy(details + 4 * i + 1, turned.alone + i * DIGEST, 8);
-            memcpy(details + 4 * i + 2, chained, 8);
-            details[4 * i + 3] = *word(identities, at);
-        }
-        if (behind != Py_None && stands_behind(behind, item(parents, at), block) < 0) {
-            return -1;
-        }
-        memcpy(digest_of + block * DIGEST, chained, DIGEST);
-        memcpy(parent_of + block * DIGEST, item(parents, at), DIGEST);
-        packed[0] = 'i';
-        memcpy(packed + 1, turned.tokens + i * turned.width, (size_t)turned.width);
-        place[block] = BEHIND;
-        *word(pairs, block) = *word(expected, at) = published_word | size;
-        memcpy(item(parents, at), chained, DIGEST);
-    }
-    for (Py_ssize_t i = 0; i < turned.count; i++) {
-        PyObject *row = PyList_GET_ITEM(row_list, i), *of_row = attribute(got, row, N_hashes);
-        long long published = number(got, row, N_published);
-        if (got->failed || !PyList_CheckExact(of_row) || PyList_Append(of_row, PyList_GET_ITEM(hashes, i)) < 0 ||
-            set_number(row, N_published, published + 1) < 0) {
-            return -1;
-        }
-        Py_DECREF(got->object[--got->objects]);
-    }
-    if (sink != Py_None) {
-        PyObject *record = attribute(got, self, N_record), *fills = committed ? Py_None : attribute(got, self, N__fills);
-        if (got->failed || keep(got, PyObject_CallMethodObjArgs(record, names[N_publish], full, detail_rows, fills, NULL)) == NULL) {
-            return -1;
-        }
-    }
-    return 1;
+    t.chained = t.room, t.alone = t.chained + t.count * DIGEST, t.packed = t.alone + t.count * DIGEST;
+    good = publish_turned(s, &t, committed);
+    PyMem_Free(t.room);
+    return good;
 }
 
 static PyObject *
 publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    Got got;
-    int done = 0, committed = 0;
-    begin_getting(&got);
-    if (nargs == 0 && kwnames == NULL) {
-        done = publish_common(self, 0, &got);
+    Sight s;
+    int committed = 0, common = nargs == 0;
+    if (common && kwnames != NULL) {
+        common = PyTuple_GET_SIZE(kwnames) == 1 && PyTuple_GET_ITEM(kwnames, 0) == name_committed &&
+                 PyBool_Check(args[0]);
+        committed = common && args[0] == Py_True;
     }
-    else if (nargs == 0 && PyTuple_GET_SIZE(kwnames) == 1 && PyTuple_GET_ITEM(kwnames, 0) == names[N_committed] &&
-             (committed = PyObject_IsTrue(args[0])) >= 0) {
-        done = publish_common(self, committed, &got);
-    }
-    give_back(&got);
+    int done = common && see(self, &s) ? publish_common(&s, committed) : 0;
     if (done == 0) {
         return in_python("publish_python", self, args, nargs, kwnames);
     }
     return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* -- Lane._take ----------------------------------------------------------------------------------------------------- */
+/* -- the module ---------------------------------------------------------------------------------------------------- */
 
-static long long fresh_word;
-static const long long NEXT = 1LL << 32; /* the upper half of a number, one further */
-
-/* schema.digest_word */
-static uint64_t
-digest_word(int64_t life, int64_t lblock)
-{
-    uint64_t x = (uint64_t)life ^ (uint64_t)(lblock + 1) * 0x9E3779B97F4A7C15;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-    x = (x ^ x >> 27) * 0x94D049BB133111EB;
-    return x ^ x >> 31;
-}
-
-/* The arrays of a `LaneRows` that a fresh block goes to. */
-typedef struct {
-    Column who, taken, written, landed, tables;
-    long long most, entries;
-    PyObject *object, *digest;
-} Recorded;
-
-static void
-look_at_record(Got *got, PyObject *lane, Recorded *record)
-{
-    record->object = attribute(got, lane, N_record);
-    record->who = column(got, record->object, N__who, 8);
-    record->taken = column(got, record->object, N__of_taken, 16);
-    record->written = column(got, record->object, N__of_written, 16);
-    record->landed = column(got, record->object, N__of_landed, 16);
-    record->tables = column_of(got, attribute(got, record->object, N_tables), 8, 2);
-    record->most = number(got, record->object, N__most);
-    record->entries = number(got, record->object, N_entries);
-    record->digest = got->failed ? NULL : PyObject_GetAttr(record->object, names[N_digest]);
-    got->failed |= record->digest == NULL;
-}
-
-/* LaneRows.turn, for the i-th of those that are turned. */
-static int
-record_turn(Recorded *record, Py_ssize_t at, Py_ssize_t i, int64_t life, int64_t lblock)
-{
-    *word(record->who, at) += NEXT;
-    int64_t both[2] = {life, *word(record->who, at)};
-    memcpy(item(record->taken, i), both, sizeof(both));
-    memcpy(item(record->written, at), both, sizeof(both));
-    memcpy(item(record->landed, at), both, sizeof(both));
-    int64_t *table = word(record->tables, at), digest = (int64_t)digest_word(life, lblock);
-    table[0] = (int64_t)((uint64_t)table[0] + (uint64_t)digest);
-    table[1] = lblock + 1;
-    PyObject *part = PyLong_FromLongLong(digest), *sum = part == NULL ? NULL : PyNumber_Add(record->digest, part);
-    Py_XDECREF(part);
-    Py_XSETREF(record->digest, sum);
-    return sum == NULL ? -1 : 0;
-}
-
-static int
-take_common(PyObject *self, PyObject *full, Got *got)
-{
-    PyObject *pool = attribute(got, self, N__pool), *sink = attribute(got, pool, N_sink);
-    PyObject *matrix = attribute(got, self, N__matrix), *places = attribute(got, self, N_places);
-    if (!got->failed && attribute(got, self, N_computed) != attribute(got, self, N_issued)) {
-        /* A step still to end knows the places as they were. */
-        places = keep(got, PyObject_CallMethodNoArgs(places, names[N_copy]));
-        got->failed |= places != NULL && PyObject_SetAttr(self, names[N_places], places) < 0;
-    }
-    Column at = column_of(got, full, 8, 1);
-    PyObject *lblock_array = attribute(got, places, N_lblocks);
-    Column blocks = column(got, places, N_blocks, 8), lives = column(got, places, N_lives, 8);
-    Column lblocks = column_of(got, lblock_array, 8, 1), before = column(got, self, N__before, 8);
-    Column words = column(got, self, N__words, 8), ranges = column(got, self, N__ranges, 8);
-    PyObject *row_list = got->failed ? NULL : rows_of_turn(got, self, full);
-    Recorded record = {.digest = NULL};
-    Py_ssize_t count = blocks.count;
-    if (sink != Py_None) {
-        look_at_record(got, self, &record);
-    }
-    if (got->failed || !below(at, count) || lives.count != count || lblocks.count != count || before.count != count ||
-        words.count != count || ranges.count != count || !PyList_CheckExact(row_list) ||
-        PyList_GET_SIZE(row_list) != at.count ||
-        (sink != Py_None && (record.who.count != count || record.written.count != count || record.landed.count != count ||
-                             record.tables.count != count || record.tables.across != 2 || record.most < at.count ||
-                             record.taken.count < record.most))) {
-        Py_XDECREF(record.digest);
-        return 0;
-    }
-    PyObject *handed = PyObject_CallMethod(pool, "hand_out", "n", at.count);
-    if (handed == NULL) {
-        Py_XDECREF(record.digest);
-        return -1;
-    }
-    keep(got, handed);
-    PyObject *block_array = PyTuple_GET_ITEM(handed, 0);
-    Column new_blocks = column_of(got, block_array, 8, 1);
-    Column new_lives = column_of(got, PyTuple_GET_ITEM(handed, 1), 8, 1);
-    int failed = got->failed || new_blocks.count != at.count || new_lives.count != at.count;
-    for (Py_ssize_t i = 0; !failed && i < at.count; i++) {
-        int64_t row_at = *word(at, i), life = *word(new_lives, i), lblock = *word(lblocks, row_at) + 1;
-        *word(before, row_at) = *word(blocks, row_at);
-        *word(blocks, row_at) = *word(new_blocks, i), *word(lives, row_at) = life, *word(lblocks, row_at) = lblock;
-        *word(words, row_at) = fresh_word, *word(ranges, row_at) = -1;
-        PyObject *row = PyList_GET_ITEM(row_list, i);
-        PyObject *row_blocks = PyObject_GetAttr(row, names[N_blocks]), *gens = PyObject_GetAttr(row, names[N_gens]);
-        PyObject *block = PyLong_FromLongLong(*word(new_blocks, i)), *gen = PyLong_FromLongLong(life >> 32);
-        failed = row_blocks == NULL || gens == NULL || block == NULL || gen == NULL ||
-                 PyList_Append(row_blocks, block) < 0 || PyList_Append(gens, gen) < 0 ||
-                 (sink != Py_None && record_turn(&record, row_at, record.most - at.count + i, life, lblock) < 0);
-        Py_XDECREF(row_blocks);
-        Py_XDECREF(gens);
-        Py_XDECREF(block);
-        Py_XDECREF(gen);
-    }
-    if (!failed && sink != Py_None) {
-        failed = set_number(record.object, N__from, record.most - at.count) < 0 ||
-                 set_number(record.object, N_entries, record.entries + at.count) < 0 ||
-                 PyObject_SetAttr(record.object, names[N_digest], record.digest) < 0;
-    }
-    Py_XDECREF(record.digest);
-    if (!failed && matrix != Py_None) {
-        PyObject *now = keep(got, PyObject_GetItem(lblock_array, full));
-        failed = now == NULL || keep(got, PyObject_CallMethodObjArgs(matrix, names[N_turn], full, now, block_array, NULL)) == NULL;
-    }
-    if (failed && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_SystemError, "a pool handed out other blocks than it was asked for");
-    }
-    return failed ? -1 : 1;
-}
-
-static PyObject *
-_take(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    Got got;
-    begin_getting(&got);
-    int done = nargs == 1 && kwnames == NULL ? take_common(self, args[0], &got) : 0;
-    give_back(&got);
-    if (done == 0) {
-        return in_python("_take_python", self, args, nargs, kwnames);
-    }
-    return done < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-/* -- the module ----------------------------------------------------------------------------------------------------- */
-
-#define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, NULL}
-
-static PyMethodDef lane_methods[] = {METHOD(publish), METHOD(_take), {NULL, NULL, 0, NULL}};
-
-static PyObject *
-methods(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyTypeObject *type;
-    if (!PyArg_ParseTuple(args, "O!(LL)OO", &PyType_Type, &type, &fresh_word, &published_word, &empty, &int64)) {
-        return NULL;
-    }
-    Py_INCREF(empty);
-    Py_INCREF(int64);
-    for (int i = 0; i < COUNT_OF_NAMES; i++) {
-        names[i] = PyUnicode_InternFromString(texts[i]);
-        if (names[i] == NULL) {
-            return NULL;
-        }
-    }
-    PyObject *made = PyDict_New();
-    for (PyMethodDef *def = lane_methods; made != NULL && def->ml_name != NULL; def++) {
-        PyObject *method = PyDescr_NewMethod(type, def);
-        if (method == NULL || PyDict_SetItemString(made, def->ml_name, method) < 0) {
-            Py_CLEAR(made);
-        }
-        Py_XDECREF(method);
-    }
-    return made;
-}
-
-static PyMethodDef module_functions[] = {
-    {"methods", methods, METH_VARARGS, "methods(Lane, (word of a fresh block, of a published one), numpy.empty, int64) -> {name: method}"},
+static PyMethodDef lane_methods[] = {
+    METHOD(writable), METHOD(append), METHOD(schedule), METHOD(commit), METHOD(record_commit), METHOD(publish),
     {NULL, NULL, 0, NULL},
 };
 
 static int
-begin_module(PyObject *module)
+find_all_slots(void)
 {
-    return PyModule_AddIntMacro(module, EDITION);
+    struct {
+        PyTypeObject *type;
+        Slot *slots;
+    } all[] = {{lane_type, of_lane}, {pool_type, of_pool}, {free_type, of_free}, {cache_type, of_cache},
+               {index_type, of_index}, {row_type, of_row}, {tokens_type, of_tokens}, {matrix_type, of_matrix},
+               {decodes_type, of_decodes}, {recorder_type, of_recorder}};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
+        if (find_slots(all[i].type, all[i].slots) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, begin_module},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "kvscope.engine._lanes", .m_methods = module_functions, .m_slots = module_slots,
-};
-
-PyMODINIT_FUNC
-PyInit__lanes(void)
+static PyObject *
+methods(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return PyModuleDef_Init(&module);
+    PyObject *types;
+    if (!PyArg_ParseTuple(args, "O!O!(LLL)(bbbbbb)b", &PyTuple_Type, &types, &PyType_Type, &recorder_type, &writing,
+                          &committed_word, &published_word, &kind_alloc, &kind_write, &kind_commit, &kind_publish,
+                          &kind_step_begin, &kind_sched, &decode) ||
+        !PyArg_ParseTuple(types, "O!O!O!O!O!O!O!O!O!", &PyType_Type, &lane_type, &PyType_Type, &pool_type, &PyType_Type,
+                          &free_type, &PyType_Type, &cache_type, &PyType_Type, &index_type, &PyType_Type, &row_type,
+                          &PyType_Type, &tokens_type, &PyType_Type, &matrix_type, &PyType_Type, &decodes_type)) {
+        return NULL;
+    }
+    Py_INCREF(types); /* for ever, and with it the classes */
+    Py_INCREF(recorder_type);
+    name_committed = PyUnicode_InternFromString("committed");
+    name_copy_places = PyUnicode_InternFromString("_copy_places");
+    name_catch_up = PyUnicode_InternFromString("_all_catch_up");
+    name_reserve = PyUnicode_InternFromString("_reserve");
+    if (name_committed == NULL || name_copy_places == NULL || name_catch_up == NULL || name_reserve == NULL ||
+        find_all_slots() < 0) {
+        return NULL;
+    }
+    return methods_of(lane_type, lane_methods);
 }
+
+static PyMethodDef module_functions[] = {
+    {"methods", methods, METH_VARARGS,
+     "methods((classes of a lane and what it reads), recorder type, (words of a written, committed, published block), "
+     "(kinds), DECODE) -> {name: method}"},
+    {NULL, NULL, 0, NULL},
+};
+
+MODULE(_lanes, "kvscope.engine._lanes", module_functions)

@@ -112,6 +112,8 @@ def _pack(tokens: Sequence[int]) -> bytes:
 class PrefixIndex(PrefixStore):
     """Finds published blocks by the tokens and identity in front of them; not thread-safe, its owner locks."""
 
+    __slots__ = ("_behind", "_block_of", "_key", "_keyed", "plain")  # lanes.c reads them
+
     def __init__(self, block_size: int, *, key: bytes | None = None) -> None:
         super().__init__(block_size)
         # Whether hashes are ours: a planted fault that makes others sees every block.

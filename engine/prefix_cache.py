@@ -33,6 +33,8 @@ class PrefixCache:
     them instead of computing them again.
     """
 
+    __slots__ = ("_computing", "_pool", "_published", "share")
+
     def __init__(self, pool: BlockPool, *, share: bool) -> None:
         self._pool = pool
         self.share = share

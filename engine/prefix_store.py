@@ -48,6 +48,10 @@ def _unpacked(packed: bytes) -> array[int]:
 class PrefixStore:
     """The arrays of an index over blocks of `block_size` tokens."""
 
+    __slots__ = (
+        "_digests", "_expected", "_parents", "_place", "_tokens", "_views", "_width", "block_size",
+    )  # fmt: skip
+
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         # By block, so many bytes each, from the highest block on that was ever published: whether it is in the index,

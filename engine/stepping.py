@@ -15,6 +15,7 @@ import numpy.typing as npt
 from kvscope.engine.batch import Decodes, StepRows
 from kvscope.engine.free_list import IntArray
 from kvscope.engine.lane import LEAST, Lane
+from kvscope.engine.lane_move import admits
 from kvscope.engine.steps import Scheduled, Write
 from kvscope.engine.table_core import TableCore
 from kvscope.engine.tables import SequenceTable
@@ -43,7 +44,7 @@ class Stepping(TableCore):
     def can_append_many(self, seq_ids: Sequence[int]) -> bool:
         """Whether `append_many` for these sequences would be served now."""
         with self._lock:
-            lane = self._lane_of(seq_ids)
+            lane = self._lane_of(seq_ids) or self._lane_with(seq_ids)
             if lane is not None:
                 return len(lane.full) <= self.pool.num_available
             return self._needed([self._known(seq_id) for seq_id in seq_ids])[0] <= self.pool.num_available
@@ -100,7 +101,7 @@ class Stepping(TableCore):
                 if decodes is None:
                     self._sink.emit(_STEP_BEGIN, aux=len(others))
                 else:
-                    decodes.lane.record.schedule(decodes.ends, len(others) + len(decodes))
+                    decodes.lane.schedule(len(others) + len(decodes))
                 if others:
                     self._record_schedule(others, tables)
             return number
@@ -142,7 +143,7 @@ class Stepping(TableCore):
         """A new lane for these rows, if they can be one."""
         if len(rows) < self._least_lane or not self._plain or self._steps.await_any(frozenset(seq_ids)):
             return None
-        if not Lane.admits(rows, self.pool, share=self.prefixes.share):
+        if not admits(rows, self.pool, share=self.prefixes.share):
             return None
         lane = Lane(self.pool, self.prefixes)
         lane.have(seq_ids, rows)
@@ -162,7 +163,7 @@ class Stepping(TableCore):
         if new is None or self._steps.await_any(members):
             return None
         joining = [row for seq_id in new if (row := self._tables.get(seq_id)) is not None]
-        if len(joining) < len(new) or (joining and not Lane.admits(joining, self.pool, share=self.prefixes.share)):
+        if len(joining) < len(new) or (joining and not admits(joining, self.pool, share=self.prefixes.share)):
             return None
         lane.have(ids, joining)
         return lane if lane.writable() else None

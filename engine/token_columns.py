@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.free_list import IntArray
+from kvscope.engine.lane_move import Move
 
 _STEPS = 64  # rows that are kept beside those of one block
 _NARROW = np.dtype(np.int32)
@@ -22,6 +23,8 @@ class TokenColumns:
 
     In 4 bytes each; once one of them needs more, all of them are objects.
     """
+
+    __slots__ = ("_block", "_bytes", "_kept", "_row", "_size", "_used")  # lanes.c reads them
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -39,22 +42,19 @@ class TokenColumns:
         """Whether no step can be added before `rewind`."""
         return self._used == len(self._kept)
 
-    def have(self, joining: list[list[int]], order: IntArray | None) -> None:
-        """Add sequences, of which these are all tokens; then have those of `order`, in that order."""
+    def have(self, joining: list[list[int]], move: Move) -> None:
+        """Move the columns, and put in those of sequences that join, of which these are all tokens."""
         size, used = self._size, self._used
         tails = [tokens[-size:] if len(tokens) >= size else [0] * (size - len(tokens)) + tokens for tokens in joining]
-        fresh: npt.NDArray[Any]
+        fresh = np.zeros((len(self._kept), len(joining)), dtype=self._kept.dtype)
+        last: npt.NDArray[Any]
         try:
-            fresh = np.array(array("i", list(chain.from_iterable(tails))), dtype=self._kept.dtype)
+            last = np.array(array("i", list(chain.from_iterable(tails))), dtype=self._kept.dtype)
         except (OverflowError, TypeError):
             self._widen()
-            fresh = np.array(tails, dtype=object)
-        fresh = fresh.reshape(-1, size).T
-        before = self._kept.shape[1]
-        together = np.zeros((len(self._kept), before + len(joining)), dtype=self._kept.dtype)
-        together[:used, :before] = self._kept[:used]
-        together[used - size : used, before:] = fresh
-        self._kept = together if order is None else np.ascontiguousarray(together[:, order])
+            fresh, last = fresh.astype(object), np.array(tails, dtype=object)
+        fresh[used - size : used] = last.reshape(-1, size).T
+        self._kept = move.columns(self._kept, fresh)
         self._look()
 
     def add(self, tokens: Sequence[int]) -> None:

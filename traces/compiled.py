@@ -37,7 +37,7 @@ def load(name: str, *, edition: int) -> Any:
     return None
 
 
-_speed = load("traces._speed", edition=2)
+_speed = load("traces._speed", edition=3)
 
 
 def built() -> bool:
@@ -78,6 +78,12 @@ def compile_recorder(recorder: type) -> None:
     """Let the C part stand in for the methods of a class of recorders that it knows."""
     if _speed is not None:
         stand_in(recorder, _speed.methods(recorder, _KINDS, time.monotonic_ns, sys._getframe))
+
+
+def compile_details(recorder: type) -> None:
+    """The same for `detail`, of a class of recorders that keeps details beside the rows."""
+    if _speed is not None:
+        stand_in(recorder, _speed.details(recorder))
 
 
 def stand_in(owner: type, compiled: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.traces.codec import arrow_schema, encode_batch
+from kvscope.traces.compiled import compile_details
 from kvscope.traces.files import PWrite, dump_late, dump_line
 from kvscope.traces.folder import HOT, MANIFEST, claim_folder, kept_folder
 from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
@@ -266,6 +267,17 @@ class Recorder(SheetWriter):
             self.emit(Kind.GAP, aux=lost)
         return True
 
+    def _reserve(self, rows: int) -> bool:
+        """As `RowRing._reserve`: the ring has room, and another thread seals; that one is woken."""
+        hard = self._sealed + self._mask + 1
+        if self._inline or self._closed or self._unmarked or self._next + rows > hard:
+            return False
+        self._wake.set()
+        self._limit = hard
+        if self._closed:  # asked last, as in `_set_limit`
+            self._limit = 0
+        return not self._closed
+
     def _set_limit(self) -> None:
         """The next row that needs attention: the one that fills a batch, or, where that is past, the whole ring."""
         soft, hard = self._sealed + self._seal_rows, self._sealed + self._mask + 1
@@ -329,6 +341,7 @@ class Recorder(SheetWriter):
         return self.seal()
 
     def _seal_in_background(self) -> None:
+        self._hot.warm(lambda: self._closed)
         while not self._closed:
             woken = self._wake.wait(self._seal_after_s)
             self._wake.clear()
@@ -346,6 +359,9 @@ class Recorder(SheetWriter):
 
     def _store_actor(self, number: int, name: str) -> None:
         self._actor_file.append(dump_line({"i": number, "name": name}))
+
+
+compile_details(Recorder)
 
 
 def _silence_in_child() -> None:

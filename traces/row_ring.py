@@ -229,6 +229,12 @@ class RowRing(Origins):
         step = min(max(self.step, -(2**31)), 2**31 - 1)
         _pack(self._buffer, at, self._t, step, self._place, *clipped, seq + 1)
 
+    def _reserve(self, rows: int) -> bool:
+        """Raise the limit so that these rows can be claimed at once; False, and nothing done, where `_make_room` is to
+        be asked for them bit by bit.
+        """
+        return False
+
     @abstractmethod
     def _make_room(self, rows: int) -> bool:
         """Called when `_next` has reached `_limit`: raise the limit, or count `rows` as dropped and return False."""

@@ -115,4 +115,13 @@ class SheetWriter(RowWriter):
         return first
 
 
+def stores_rows(sink: object) -> bool:
+    """Whether rows of this sink and their details may be stored in its ring by whoever claims them: nobody looks at
+    each of its calls, and no lock lies around them.
+    """
+    if not isinstance(sink, SheetWriter) or sink._guarded or sink._records is None:
+        return False
+    return type(sink).emit_sheet is SheetWriter.emit_sheet and "emit_sheet" not in vars(sink)
+
+
 compile_recorder(SheetWriter)

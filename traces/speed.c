@@ -7,145 +7,18 @@ int) it leaves to that method, untouched: it is still there under its name with 
 Nothing here lets another thread in between the look at `_next` and the commit mark of the row; on a free-threaded
 interpreter the recorder's own lock lies around these calls (`row_ring.guard`). */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <structmember.h>
+#include "ring.h"
+
 #include <time.h>
 
-#if PY_BIG_ENDIAN || !defined(__GNUC__)
-#error "rows are little endian, and marks are stored with the atomics of GCC and clang"
-#endif
+#define EDITION 3 /* as in compiled.py */
 
-#define EDITION 2 /* as in compiled.py */
+static PyObject *name_last, *name_raw, *name_closed, *monotonic_ns, *getframe; /* set once, by `methods` */
 
-/* -- a row, as row_layout.py has it --------------------------------------------------------------------------- */
-
-typedef struct {
-    int64_t t_ns;
-    int32_t step;
-    uint8_t place[4]; /* site, actor, tier */
-    int64_t aux;
-    int32_t block, gen, seq_id, lblock;
-    int16_t ref_before, ref_after, fill;
-    uint8_t kind, reason;
-    int64_t mark; /* seq + 1, stored last: the row exists from then on */
-} Row;
-
-_Static_assert(sizeof(Row) == 56, "a row has 56 bytes");
-
-static inline void
-commit(Row *row, int64_t seq)
+static inline Row *
+rows_of(const Claim *made)
 {
-    __atomic_store_n(&row->mark, seq + 1, __ATOMIC_RELEASE);
-}
-
-/* -- the attributes of a recorder ------------------------------------------------------------------------------ */
-
-enum { NEXT, LIMIT, MASK, T, STEP, PLACE, BUFFER, CLOCK, CLOCK_START, SHALLOW, LOCAL, RECORDS, ATTRIBUTES };
-
-static const char *const attribute_names[ATTRIBUTES] = {
-    "_next", "_limit", "_mask", "_t", "step", "_place", "_buffer", "_clock", "_clock_start", "_shallow", "_local", "_records",
-};
-static PyMemberDef *attributes[ATTRIBUTES]; /* set once, by `methods`, as are these */
-static PyObject *name_last, *name_raw, *monotonic_ns, *getframe;
-
-static inline PyObject *
-get(PyObject *self, int which)
-{
-    return PyMember_GetOne((const char *)self, attributes[which]);
-}
-
-/* An int within lo..hi; 0 where it is something else. No exception is left behind. */
-static inline int
-int_of(PyObject *value, long long lo, long long hi, long long *out)
-{
-    int overflow;
-    if (value == NULL || !PyLong_Check(value)) {
-        return 0;
-    }
-    *out = PyLong_AsLongLongAndOverflow(value, &overflow);
-    return !overflow && lo <= *out && *out <= hi;
-}
-
-static inline int
-get_int(PyObject *self, int which, long long lo, long long hi, long long *out)
-{
-    PyObject *value = get(self, which);
-    int ok = int_of(value, lo, hi, out);
-    if (value == NULL) {
-        PyErr_Clear();
-    }
-    Py_XDECREF(value);
-    return ok;
-}
-
-static inline int
-set_int(PyObject *self, int which, long long number)
-{
-    PyObject *value = PyLong_FromLongLong(number);
-    int failed = value == NULL || PyMember_SetOne((char *)self, attributes[which], value) < 0;
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
-/* Room for `count` rows side by side, claimed, and what all of them have in common. */
-typedef struct {
-    long long seq, slot;
-    Row *rows;
-    Row common;
-} Claim;
-
-/* 1: claimed. 0: it has to be done the long way, and nothing was changed. -1: an exception is set. */
-static int
-claim(PyObject *self, long long count, Claim *made)
-{
-    long long limit, mask, t, step;
-    Py_buffer view;
-    PyObject *place, *buffer;
-    int done = 0;
-    if (!get_int(self, T, INT64_MIN, INT64_MAX, &t) || !get_int(self, STEP, INT32_MIN, INT32_MAX, &step) ||
-        !get_int(self, LIMIT, 0, INT64_MAX, &limit) || !get_int(self, MASK, 0, INT64_MAX, &mask) ||
-        !get_int(self, NEXT, 0, INT64_MAX - count, &made->seq)) {
-        return 0;
-    }
-    long long slot = made->slot = made->seq & mask;
-    if (made->seq + count > limit || slot + count > mask + 1) {
-        return 0;
-    }
-    place = get(self, PLACE);
-    buffer = get(self, BUFFER);
-    if (place != NULL && PyBytes_CheckExact(place) && PyBytes_GET_SIZE(place) == 4 && buffer != NULL &&
-        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) == 0) {
-        if (view.len / (Py_ssize_t)sizeof(Row) > mask) {
-            memset(&made->common, 0, sizeof(Row));
-            made->common.t_ns = t;
-            made->common.step = (int32_t)step;
-            memcpy(made->common.place, PyBytes_AS_STRING(place), 4);
-            made->rows = (Row *)view.buf + slot;
-            done = set_int(self, NEXT, made->seq + count) < 0 ? -1 : 1;
-        }
-        PyBuffer_Release(&view); /* `self` holds the buffer */
-    }
-    if (done == 0) {
-        PyErr_Clear();
-    }
-    Py_XDECREF(place);
-    Py_XDECREF(buffer);
-    return done;
-}
-
-/* The method in Python. */
-static PyObject *
-in_python(const char *name, PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    PyObject *method = PyObject_GetAttrString(self, name);
-    if (method == NULL) {
-        return NULL;
-    }
-    PyObject *result = PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
-    Py_DECREF(method);
-    return result;
+    return made->ring + (made->seq & made->mask);
 }
 
 /* -- single rows ------------------------------------------------------------------------------------------------ */
@@ -195,18 +68,18 @@ emit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         }
         fits = i < ARGUMENTS && column_of(args[nargs + k], i, &v[i]);
     }
-    int claimed = fits ? claim(self, 1, &made) : 0;
+    int claimed = fits ? claim(self, 1, 1, &made) : 0;
     if (claimed <= 0) {
         return claimed < 0 ? NULL : in_python("emit_python", self, args, nargs, kwnames);
     }
-    Row *row = made.rows;
+    Row *row = rows_of(&made);
     *row = made.common;
     row->aux = v[A_AUX];
     row->block = (int32_t)v[A_BLOCK], row->gen = (int32_t)v[A_GEN];
     row->seq_id = (int32_t)v[A_SEQ_ID], row->lblock = (int32_t)v[A_LBLOCK];
     row->ref_before = (int16_t)v[A_BEFORE], row->ref_after = (int16_t)v[A_AFTER], row->fill = (int16_t)v[A_FILL];
     row->kind = (uint8_t)v[A_KIND], row->reason = (uint8_t)v[A_REASON];
-    commit(row, made.seq);
+    commit_row(row, made.seq);
     return PyLong_FromLongLong(made.seq);
 }
 
@@ -222,17 +95,17 @@ emit_alloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     if (kwnames == NULL && nargs == 5 && column_of(args[0], A_REASON, &reason) && column_of(args[1], A_BLOCK, &block) &&
         column_of(args[2], A_GEN, &gen) && column_of(args[3], A_SEQ_ID, &seq_id) &&
         column_of(args[4], A_LBLOCK, &lblock)) {
-        claimed = claim(self, 1, &made);
+        claimed = claim(self, 1, 1, &made);
     }
     if (claimed <= 0) {
         return claimed < 0 ? NULL : in_python("emit_alloc_python", self, args, nargs, kwnames);
     }
-    Row *row = made.rows;
+    Row *row = rows_of(&made);
     *row = made.common;
     row->block = (int32_t)block, row->gen = (int32_t)gen, row->seq_id = (int32_t)seq_id, row->lblock = (int32_t)lblock;
     row->ref_after = 1;
     row->kind = kinds[KIND_ALLOC], row->reason = (uint8_t)reason;
-    commit(row, made.seq);
+    commit_row(row, made.seq);
     return PyLong_FromLongLong(made.seq);
 }
 
@@ -245,19 +118,19 @@ emit_end(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
     if (kwnames == NULL && nargs == 6 && column_of(args[0], A_REASON, &reason) && column_of(args[1], A_BLOCK, &block) &&
         column_of(args[2], A_GEN, &gen) && column_of(args[3], A_FILL, &fill) &&
         column_of(args[4], A_SEQ_ID, &seq_id) && column_of(args[5], A_LBLOCK, &lblock)) {
-        claimed = claim(self, 2, &made);
+        claimed = claim(self, 2, 1, &made);
     }
     if (claimed <= 0) {
         return claimed < 0 ? NULL : in_python("emit_end_python", self, args, nargs, kwnames);
     }
     made.common.block = (int32_t)block, made.common.gen = (int32_t)gen, made.common.reason = (uint8_t)reason;
-    Row *released = made.rows, *freed = released + 1;
+    Row *released = rows_of(&made), *freed = released + 1;
     *released = *freed = made.common;
     released->seq_id = (int32_t)seq_id, released->lblock = (int32_t)lblock;
     released->ref_before = 1, released->fill = (int16_t)fill, released->kind = kinds[KIND_RELEASE];
-    commit(released, made.seq);
+    commit_row(released, made.seq);
     freed->seq_id = freed->lblock = -1, freed->kind = kinds[KIND_FREE];
-    commit(freed, made.seq + 1);
+    commit_row(freed, made.seq + 1);
     return PyLong_FromLongLong(made.seq);
 }
 
@@ -356,7 +229,7 @@ fill_rows(Row *rows, const Row *common, const Many many[MANY], Py_ssize_t count,
         to[4] = (uint32_t)value_of(&many[M_SEQ_ID], i) | (uint64_t)value_of(&many[M_LBLOCK], i) << 32;
         to[5] = reference(&many[M_BEFORE], i) | reference(&many[M_AFTER], i) << 16 |
                 (uint64_t)(uint16_t)value_of(&many[M_FILL], i) << 32 | kind;
-        __atomic_store_n(&to[6], (uint64_t)(seq + i + 1), __ATOMIC_RELEASE); /* as `commit` */
+        __atomic_store_n(&to[6], (uint64_t)(seq + i + 1), __ATOMIC_RELEASE); /* as `commit_row` */
     }
 }
 
@@ -370,12 +243,13 @@ emit_lives(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     int claimed = 0, good = 0;
     if (kwnames == NULL && 6 <= nargs && nargs <= 8 && column_of(args[0], A_KIND, &kind) &&
         column_of(args[1], A_REASON, &reason)) {
-        PyObject *given[MANY] = {args[2], args[3], args[4], args[5], nargs > 6 ? args[6] : NULL, nargs > 7 ? args[7] : NULL};
+        PyObject *given[MANY] = {args[2], args[3], args[4], args[5], nargs > 6 ? args[6] : NULL,
+                                 nargs > 7 ? args[7] : NULL};
         good = look_at_columns(given, many, &count);
-        claimed = good ? claim(self, count, &made) : 0;
+        claimed = good ? claim(self, count, 1, &made) : 0;
         if (claimed > 0) {
             made.common.kind = (uint8_t)kind, made.common.reason = (uint8_t)reason;
-            fill_rows(made.rows, &made.common, many, count, made.seq);
+            fill_rows(rows_of(&made), &made.common, many, count, made.seq);
         }
         let_go_of_columns(many);
     }
@@ -396,14 +270,14 @@ emit_ends(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     if (kwnames == NULL && 3 <= nargs && nargs <= 5 && column_of(args[0], A_REASON, &reason)) {
         PyObject *given[MANY] = {args[1], NULL, NULL, args[2], nargs > 3 ? args[3] : NULL, nargs > 4 ? args[4] : NULL};
         good = look_at_columns(given, many, &count);
-        claimed = good ? claim(self, 2 * count, &made) : 0;
+        claimed = good ? claim(self, 2 * count, 1, &made) : 0;
         if (claimed > 0) {
             made.common.kind = kinds[KIND_RELEASE], made.common.reason = (uint8_t)reason;
             many[M_BEFORE].value = 1, many[M_AFTER].value = 0;
-            fill_rows(made.rows, &made.common, many, count, made.seq);
+            fill_rows(rows_of(&made), &made.common, many, count, made.seq);
             Many freed[MANY] = {many[M_LIVES], {.value = 0}, {.value = 0}, {.value = 0}, {.value = -1}, {.value = -1}};
             made.common.kind = kinds[KIND_FREE];
-            fill_rows(made.rows + count, &made.common, freed, count, made.seq + count);
+            fill_rows(rows_of(&made) + count, &made.common, freed, count, made.seq + count);
         }
         let_go_of_columns(many);
     }
@@ -414,12 +288,6 @@ emit_ends(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
 }
 
 /* -- sheets of rows ---------------------------------------------------------------------------------------------- */
-
-/* A detail record, as hot.py has it: the values end where the mark begins. */
-typedef struct {
-    int64_t values[8];
-    int64_t mark; /* (seq + 1) * 16 + number of values */
-} Record;
 
 /* Buffers of a sheet, its details and the records that they go to; `details` and `records` may be absent. */
 typedef struct {
@@ -439,12 +307,12 @@ static int
 look_at_sheet(PyObject *self, PyObject *sheet, PyObject *details, SheetBuffers *of)
 {
     memset(of, 0, sizeof(*of));
-    PyObject *raw = PyObject_GetAttr(sheet, name_raw), *records = NULL;
+    PyObject *raw = PyObject_GetAttr(sheet, name_raw), *records = get(self, RECORDS);
     int good = raw != NULL && PyObject_GetBuffer(raw, &of->sheet, PyBUF_SIMPLE) == 0 &&
                of->sheet.len % (Py_ssize_t)sizeof(Row) == 0;
     if (good && details != Py_None) {
-        records = get(self, RECORDS);
-        good = records != NULL && records != Py_None && PyObject_GetBuffer(records, &of->records, PyBUF_WRITABLE) == 0 &&
+        good = records != NULL && records != Py_None &&
+               PyObject_GetBuffer(records, &of->records, PyBUF_WRITABLE) == 0 &&
                PyObject_GetBuffer(details, &of->details, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0 &&
                of->details.ndim == 2 && of->details.itemsize == 8 && of->details.format != NULL &&
                strcmp(of->details.format, "l") == 0 &&
@@ -452,7 +320,6 @@ look_at_sheet(PyObject *self, PyObject *sheet, PyObject *details, SheetBuffers *
                of->details.shape[0] <= of->sheet.len / (Py_ssize_t)sizeof(Row);
     }
     Py_XDECREF(raw);
-    Py_XDECREF(records);
     if (!good) {
         PyErr_Clear();
         let_go(of);
@@ -469,7 +336,7 @@ emit_sheet(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     int good = kwnames == NULL && 1 <= nargs && nargs <= 2 &&
                look_at_sheet(self, args[0], nargs == 2 ? args[1] : Py_None, &of);
     Py_ssize_t count = good ? of.sheet.len / (Py_ssize_t)sizeof(Row) : 0;
-    if (good && (claimed = claim(self, count, &made)) <= 0) {
+    if (good && (claimed = claim(self, count, 1, &made)) <= 0) {
         let_go(&of);
     }
     if (claimed <= 0) {
@@ -477,7 +344,7 @@ emit_sheet(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     }
     if (of.details.obj != NULL) {
         Py_ssize_t rows = of.details.shape[0], values = of.details.shape[1], first = count - rows;
-        Record *record = (Record *)of.records.buf + made.slot + first;
+        Record *record = (Record *)of.records.buf + (made.seq & made.mask) + first;
         const int64_t *value = of.details.buf;
         for (Py_ssize_t i = 0; i < rows; i++, record++, value += values) {
             memcpy(record->values + 8 - values, value, (size_t)values * 8);
@@ -485,11 +352,11 @@ emit_sheet(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         }
     }
     const Row *from = of.sheet.buf;
-    Row *row = made.rows;
+    Row *row = rows_of(&made);
     for (Py_ssize_t i = 0; i < count; i++, row++, from++) {
         memcpy(row, from, offsetof(Row, mark));
         memcpy(row, &made.common, offsetof(Row, aux)); /* moment, step and place */
-        commit(row, made.seq + i);
+        commit_row(row, made.seq + i);
     }
     let_go(&of);
     return PyLong_FromLongLong(made.seq);
@@ -501,11 +368,9 @@ emit_sheet(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
 static PyObject *
 known_place(PyObject *self, PyFrameObject *frame)
 {
-    PyObject *local = get(self, LOCAL), *last = NULL, *place = NULL, *at = NULL;
+    PyObject *local = get(self, LOCAL), *place = NULL, *at = NULL;
+    PyObject *last = local == NULL ? NULL : PyObject_GetAttr(local, name_last);
     PyCodeObject *code = PyFrame_GetCode(frame);
-    if (local != NULL) {
-        last = PyObject_GetAttr(local, name_last);
-    }
     if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 2 &&
         PyTuple_GET_ITEM(last, 0) == (PyObject *)code && PyDict_CheckExact(PyTuple_GET_ITEM(last, 1))) {
         at = PyLong_FromLong(PyFrame_GetLasti(frame));
@@ -517,7 +382,6 @@ known_place(PyObject *self, PyFrameObject *frame)
     }
     Py_XDECREF(at);
     Py_XDECREF(last);
-    Py_XDECREF(local);
     Py_DECREF(code);
     return place;
 }
@@ -526,17 +390,15 @@ static PyObject *
 begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     long long above = 1, start;
-    PyObject *clock = get(self, CLOCK), *shallow = get(self, SHALLOW), *place = NULL;
-    int common = clock == monotonic_ns && shallow == Py_True && kwnames == NULL && nargs <= 1 &&
+    PyObject *place = NULL;
+    int common = get(self, CLOCK) == monotonic_ns && get(self, SHALLOW) == Py_True && kwnames == NULL && nargs <= 1 &&
                  (nargs == 0 || int_of(args[0], 1, INT32_MAX, &above)) &&
                  get_int(self, CLOCK_START, INT64_MIN, INT64_MAX, &start);
-    PyErr_Clear();
-    Py_XDECREF(clock);
-    Py_XDECREF(shallow);
     if (common) {
         /* This function has no frame of its own. */
-        PyObject *frame = above == 1 ? Py_XNewRef((PyObject *)PyEval_GetFrame())
-                                     : PyObject_CallFunction(getframe, "L", above - 1);
+        PyObject *upwards = PyLong_FromLongLong(above - 1);
+        PyObject *frame = upwards == NULL ? NULL : PyObject_CallOneArg(getframe, upwards);
+        Py_XDECREF(upwards);
         if (frame != NULL) {
             place = known_place(self, (PyFrameObject *)frame);
             Py_DECREF(frame);
@@ -548,42 +410,49 @@ begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     }
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    int failed = set_int(self, T, (long long)now.tv_sec * 1000000000 + now.tv_nsec - start) < 0 ||
-                 PyMember_SetOne((char *)self, attributes[PLACE], place) < 0;
-    Py_DECREF(place);
-    if (failed) {
+    put_slot(self, &of_recorder[PLACE], place);
+    if (put_int(self, &of_recorder[T], (long long)now.tv_sec * 1000000000 + now.tv_nsec - start) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-/* -- the module ------------------------------------------------------------------------------------------------- */
+/* -- details of one row ------------------------------------------------------------------------------------------- */
 
-#define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, NULL}
+/* Of a recorder whose details lie beside the rows (Recorder). */
+static PyObject *
+detail(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long seq, end, sealing, mask, values[8];
+    Py_buffer view;
+    int common = kwnames == NULL && nargs == 2 && PyTuple_CheckExact(args[1]) && PyTuple_GET_SIZE(args[1]) <= 8 &&
+                 get_int(self, NEXT, 0, INT64_MAX, &end) && int_of(args[0], 0, end - 1, &seq) &&
+                 get_int(self, SEALING, 0, seq, &sealing) && get_int(self, MASK, 0, INT64_MAX, &mask) &&
+                 get(self, RECORDS) != NULL;
+    Py_ssize_t count = common ? PyTuple_GET_SIZE(args[1]) : 0;
+    for (Py_ssize_t i = 0; common && i < count; i++) {
+        common = int_of(PyTuple_GET_ITEM(args[1], i), INT64_MIN, INT64_MAX, &values[i]);
+    }
+    PyObject *closed = common ? PyObject_GetAttr(self, name_closed) : NULL;
+    Py_XDECREF(closed);
+    if (closed != Py_False || PyObject_GetBuffer(get(self, RECORDS), &view, PyBUF_WRITABLE) < 0) {
+        PyErr_Clear();
+        return in_python("detail_python", self, args, nargs, kwnames);
+    }
+    Record *record = (Record *)view.buf + (seq & mask);
+    memcpy(record->values + 8 - count, values, (size_t)count * 8);
+    record->mark = (seq + 1) * 16 + count;
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+/* -- the module ------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef recorder_methods[] = {
     METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_lives), METHOD(emit_ends), METHOD(emit_sheet),
     METHOD(begin), {NULL, NULL, 0, NULL},
 };
-
-static int
-look_at(PyTypeObject *type)
-{
-    for (int i = 0; i < ATTRIBUTES; i++) {
-        PyObject *slot = PyObject_GetAttrString((PyObject *)type, attribute_names[i]);
-        if (slot == NULL) {
-            return -1;
-        }
-        int good = Py_IS_TYPE(slot, &PyMemberDescr_Type);
-        attributes[i] = good ? ((PyMemberDescrObject *)slot)->d_member : NULL;
-        Py_DECREF(slot);
-        if (!good) {
-            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, attribute_names[i]);
-            return -1;
-        }
-    }
-    return 0;
-}
+static PyMethodDef detail_methods[] = {METHOD(detail), {NULL, NULL, 0, NULL}};
 
 static PyObject *
 methods(PyObject *Py_UNUSED(module), PyObject *args)
@@ -597,46 +466,28 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     Py_INCREF(getframe);
     name_last = PyUnicode_InternFromString("last");
     name_raw = PyUnicode_InternFromString("raw");
-    if (name_last == NULL || name_raw == NULL || look_at(type) < 0) {
+    name_closed = PyUnicode_InternFromString("_closed");
+    if (name_last == NULL || name_raw == NULL || name_closed == NULL || find_slots(type, of_recorder) < 0) {
         return NULL;
     }
-    PyObject *made = PyDict_New();
-    for (PyMethodDef *def = recorder_methods; made != NULL && def->ml_name != NULL; def++) {
-        PyObject *method = PyDescr_NewMethod(type, def);
-        if (method == NULL || PyDict_SetItemString(made, def->ml_name, method) < 0) {
-            Py_CLEAR(made);
-        }
-        Py_XDECREF(method);
+    return methods_of(type, recorder_methods);
+}
+
+static PyObject *
+details(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "it takes a class");
+        return NULL;
     }
-    return made;
+    return methods_of((PyTypeObject *)type, detail_methods);
 }
 
 static PyMethodDef module_functions[] = {
     {"methods", methods, METH_VARARGS,
      "methods(recorder type, (ALLOC, RELEASE, FREE), time.monotonic_ns, sys._getframe) -> {name: method}"},
+    {"details", details, METH_O, "details(recorder type, known to `methods`) -> {name: method}"},
     {NULL, NULL, 0, NULL},
 };
 
-static int
-begin_module(PyObject *module)
-{
-    return PyModule_AddIntMacro(module, EDITION);
-}
-
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, begin_module},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "kvscope.traces._speed", .m_methods = module_functions, .m_slots = module_slots,
-};
-
-PyMODINIT_FUNC
-PyInit__speed(void)
-{
-    return PyModuleDef_Init(&module);
-}
+MODULE(_speed, "kvscope.traces._speed", module_functions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,17 @@ from kvscope.engine.lane import Lane
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import KVScopeError
 from kvscope.inspector.findings import check
-from kvscope.traces import DETAIL_FIELDS, Kind, MemoryRecorder, Reason, compiled
+from kvscope.traces import (
+    DETAIL_FIELDS,
+    EventSink,
+    Kind,
+    MemoryRecorder,
+    PoolFacts,
+    Reason,
+    Recorder,
+    TraceReader,
+    compiled,
+)
 
 
 class Lanes(BlockManager):
@@ -31,12 +42,19 @@ class NoLanes(BlockManager):
 
 
 class Driver:
-    """One manager under a program of operations; `ahead` steps may be open at once, `c`: the part in C runs."""
+    """One manager under a program of operations; `ahead` steps may be open at once, `c`: the part in C runs.
 
-    def __init__(self, kind: type[BlockManager], blocks: int, size: int, share: bool, *, c: bool = True) -> None:
+    It records in memory; with `ring` into that, and with None nowhere: only then the part in C has a lane to itself.
+    """
+
+    def __init__(
+        self, kind: type[BlockManager], blocks: int, size: int, share: bool, *, c: bool = True,
+        ring: Recorder | bool | None = False,
+    ) -> None:  # fmt: skip
         self.c = c and compiled.used()
         self.sink = MemoryRecorder(num_blocks=blocks, block_size=size, clock=lambda: 0)
-        self.manager = kind(blocks, size, sink=self.sink, hash_key=b"test", share_prefixes=share, host_blocks=4)
+        sink: EventSink | None = self.sink if ring is False else ring  # type: ignore[assignment]
+        self.manager = kind(blocks, size, sink=sink, hash_key=b"test", share_prefixes=share, host_blocks=4)
         self.open = 0
         self.lanes = 0
         self.swaps: list[Any] = []
@@ -199,25 +217,55 @@ def test_lane_is_the_single_sequences(seed: int) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("seed", range(100, 118))
-def test_lane_in_c_is_the_lane_in_python(seed: int) -> None:
-    """Byte for byte: the rows of the trace in their order, the pool, the prefix index and the tables."""
+def rings(folder: Path, count: int, rows: int, **how: Any) -> list[Recorder]:
+    """Recorders alike, of so many rows, whose clock stands still."""
+    facts = PoolFacts(1 << 16, 16)
+    names = [folder / str(i) for i in range(count)]
+    how = {"seal_rows": rows // 2, **how}
+    return [Recorder(name, pool=facts, hot_rows=rows, clock=lambda: 0, **how) for name in names]
+
+
+def recorded(ring: Recorder) -> tuple[object, ...]:
+    """All that a recorder has written: rows in their order, details, sites."""
+    ring.close()
+    trace = TraceReader(ring.path)
+    return trace.events.tolist(), [trace.detail(seq) for seq in trace.seqs.tolist()], trace.sites, trace.dropped
+
+
+def index_of(driver: Driver) -> tuple[object, ...]:
+    """The prefix index, to the byte."""
+    index = driver.manager.pool.index
+    arrays = tuple(bytes(part) for part in (index._place, index._digests, index._parents, index._tokens))
+    return arrays, index._block_of, index._behind
+
+
+@pytest.mark.parametrize("seed", range(100, 121))
+def test_lane_in_c_is_the_lane_in_python(seed: int, tmp_path: Path) -> None:
+    """Byte for byte: the rows of the trace in their order, the pool, the prefix index and the tables.
+
+    Through a ring that ends within a step, through one that another thread seals, and without a trace.
+    """
     chance = random.Random(seed)
     blocks, size, share, ahead = chance.randint(6, 40), chance.choice([1, 2, 4]), chance.random() < 0.8, seed % 3 + 1
-    pair = [Driver(Lanes, blocks, size, share, c=c) for c in (True, False)]
+    pair: list[Driver] = []
+    inline = seed % 4 < 2
+    sinks: list[Recorder] = []
+    if seed % 4 < 3:
+        how = {"sealing": "inline"} if inline else {"seal_after_s": 3600.0}
+        sinks = rings(tmp_path, 2, 64 if inline else 256, seal_rows=32 if inline else 64, **how)
+    for c in (True, False):
+        pair.append(Driver(Lanes, blocks, size, share, c=c, ring=sinks[len(pair)] if sinks else None))
     program(seed, pair, blocks, size, ahead)
-    left = []
-    for driver in pair:
-        index, sink = driver.manager.pool.index, driver.sink
-        found = tuple(bytes(part) for part in (index._place, index._digests, index._parents, index._tokens))
-        details = [sink.detail(seq) for seq in range(len(sink.events))]
-        left.append((driver.state(), sink.events.tolist(), details, found, index._block_of, index._behind))
-    assert left[0] == left[1]
+    assert index_of(pair[0]) == index_of(pair[1])
+    assert pair[0].state() == pair[1].state()
+    if sinks:
+        assert recorded(sinks[0]) == recorded(sinks[1])
 
 
-def test_block_that_a_prompt_waits_for_in_c_and_in_python() -> None:
+def test_block_that_a_prompt_waits_for_in_c_and_in_python(tmp_path: Path) -> None:
     """A batch fills a block that someone else's prompt has, and is about to compute."""
-    pair = [Driver(Lanes, 30, 2, True, c=c) for c in (True, False)]
+    sinks = rings(tmp_path, 2, 1024)
+    pair = [Driver(Lanes, 30, 2, True, c=c, ring=ring) for c, ring in zip((True, False), sinks, strict=True)]
     for driver in pair:
         for seq in (0, 1):
             driver.do("admit", seq, [1, 2 + seq])
@@ -228,16 +276,49 @@ def test_block_that_a_prompt_waits_for_in_c_and_in_python() -> None:
             driver.do("end")
         assert driver.lanes == 3
     assert pair[0].state() == pair[1].state()
-    assert pair[0].sink.events.tolist() == pair[1].sink.events.tolist()
+    assert recorded(sinks[0]) == recorded(sinks[1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changing_batch_in_c_and_in_python(seed: int, tmp_path: Path) -> None:
+    """Some leave and join while the others decode on, a step ahead or not, with tables for a device and without."""
+    pair = [
+        Driver(Lanes, 150, 4, True, c=c, ring=ring)
+        for c, ring in zip((True, False), rings(tmp_path, 2, 1 << 13), strict=True)
+    ]
+    for driver in pair:
+        chance, ids, new = random.Random(seed), list(range(8)), 8
+        for seq in [*ids, 1000]:
+            driver.do("admit", seq, [seq, 9, 1, 1, *[1] * (seq % 5)])
+        for turn in range(50):
+            if chance.random() < 0.3:
+                driver.do("free", ids.pop(chance.randrange(len(ids))), Kind.FINISH)
+                driver.do("admit", new, [new] * chance.randint(1, 9))
+                ids.insert(len(ids) if chance.random() < 0.7 else chance.randrange(len(ids)), new)
+                new += 1
+            driver.decode(ids.copy(), turn, "rows", [1000] if chance.random() < 0.3 else [])
+            if turn > 20 and seed < 2:
+                lane = driver.manager._tables[ids[0]].lane
+                assert lane is not None
+                with compiled.using(driver.c):
+                    tokens, tables = lane.inputs()
+                assert tokens.tolist() == [turn + seq for seq in ids]
+                held = [driver.manager.table(seq) for seq in ids]
+                assert [row[: len(blocks)] for row, blocks in zip(tables.tolist(), held, strict=True)] == held
+            while driver.open > seed % 3:
+                driver.do("end")
+    assert index_of(pair[0]) == index_of(pair[1])
+    assert pair[0].state() == pair[1].state()
+    sinks = [driver.manager._sink for driver in pair]
+    assert recorded(sinks[0]) == recorded(sinks[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1, 16, 25, 26, 57])
 @pytest.mark.parametrize("key", [b"", bytes(range(64))])
-def test_hashes_in_c_are_those_of_hashlib(size: int, key: bytes) -> None:
+def test_hashes_in_c_are_those_of_hashlib(size: int, key: bytes, tmp_path: Path) -> None:
     """Of messages that end within a chunk of the hash, where it ends, and behind."""
     found = []
-    for c in (True, False):
-        sink = MemoryRecorder(num_blocks=40, block_size=size, clock=lambda: 0)
+    for c, sink in zip((True, False), rings(tmp_path, 2, 2048), strict=True):
         manager = Lanes(40, size, sink=sink, hash_key=key)
         for seq in range(3):
             manager.admit(seq, list(range(seq * 1000, seq * 1000 + size)))
@@ -250,26 +331,31 @@ def test_hashes_in_c_are_those_of_hashlib(size: int, key: bytes) -> None:
                 manager.end_step()
         hashes = [row.hashes for row in manager._tables.values()]
         assert len(manager.pool.index) == 12
-        found.append((manager.pool.index._block_of, hashes, sink.details_of(Kind.PUBLISH)[1]))
+        sink.close()
+        found.append((manager.pool.index._block_of, hashes, TraceReader(sink.path).details_of(Kind.PUBLISH)[1]))
     assert found[0] == found[1]
 
 
-def test_what_is_common_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_common_runs_in_c(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The property above is not vacuous: of a batch that decodes, nothing is left to the Python code."""
-    drivers = [Driver(Lanes, 200, 4, share) for share in (True, False)]
+    sinks = rings(tmp_path, 2, 64, seal_rows=32)  # the ring ends in most steps, and another thread seals
+    sinks += [None]  # type: ignore[list-item]
+    drivers = [Driver(Lanes, 400, 4, share, ring=ring) for share, ring in zip((True, False, True), sinks, strict=True)]
     for driver in drivers:
         for seq in range(6):
             driver.do("admit", seq, [seq, 9, 1, 1, *[1] * (seq % 5)])
         driver.decode(list(range(6)), 0, "rows", [])
         driver.end()
-    for name in (name for name in vars(Lane) if name.endswith("_python")):
+    for name in [name for name in vars(Lane) if name.endswith("_python")]:
         monkeypatch.setattr(Lane, name, None)
     with compiled.using(True):
-        for turn in range(20):
+        for turn in range(140):  # a lane keeps the tokens of 64 steps
             for driver in drivers:
                 driver.decode(list(range(6)), turn, "rows", [])
                 driver.end()
-    assert [driver.lanes for driver in drivers] == [21, 21]
+                if driver.manager._sink is not None:
+                    driver.manager._sink.seal()  # type: ignore[attr-defined]
+    assert [driver.lanes for driver in drivers] == [141, 141, 141]
 
 
 def test_lanes_are_taken_above() -> None:
