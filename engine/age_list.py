@@ -16,19 +16,21 @@ class AgeList:
     `num_blocks` is the end of the list, which is in front of the oldest block too.
     """
 
+    count: int  # of the blocks in it
+
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
         self._next = np.full(num_blocks + 1, _ABSENT, dtype=np.int32)
         self._before = np.full(num_blocks + 1, _ABSENT, dtype=np.int32)
         self._next[num_blocks] = self._before[num_blocks] = num_blocks
         self._look()
-        self._count = 0
+        self.count = 0
 
     def _look(self) -> None:
         self._n, self._b = self._next.data, self._before.data  # one item at a time: faster than the arrays
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __contains__(self, block: int) -> bool:
         return self._n[block] >= 0
@@ -45,7 +47,7 @@ class AgeList:
         last = before[end]
         self._n[last] = before[end] = block
         before[block], self._n[block] = last, end
-        self._count += 1
+        self.count += 1
 
     def discard(self, block: int) -> None:
         """Take a block out, if it is here."""
@@ -55,7 +57,7 @@ class AgeList:
         before = self._b[block]
         self._n[before], self._b[after] = after, before
         self._n[block] = self._b[block] = _ABSENT
-        self._count -= 1
+        self.count -= 1
 
     def __delitem__(self, block: int) -> None:
         if block not in self:

@@ -21,10 +21,9 @@ static const uint8_t sigma[10][16] = {
     {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
 };
 
+/* What was hashed so far: whole chunks. */
 typedef struct {
     uint64_t h[8], hashed;
-    size_t used; /* bytes that wait in `chunk`: the last chunk is not hashed before it is known to be the last */
-    uint8_t chunk[CHUNK];
 } Hash;
 
 static inline uint64_t
@@ -37,13 +36,15 @@ turned(uint64_t x, int by)
     a += b + (x), d = turned(d ^ a, 32), c += d, b = turned(b ^ c, 24); \
     a += b + (y), d = turned(d ^ a, 16), c += d, b = turned(b ^ c, 63)
 
+/* One more chunk, of which `size` bytes are the message's; `last` has all bits set for the last one, else none. */
 static void
-compress(Hash *hash, uint64_t last)
+compress(Hash *hash, const uint8_t *chunk, size_t size, uint64_t last)
 {
     uint64_t v[16], m[16];
-    memcpy(m, hash->chunk, sizeof(m));
+    memcpy(m, chunk, sizeof(m));
     memcpy(v, hash->h, sizeof(hash->h));
     memcpy(v + 8, initial, sizeof(initial));
+    hash->hashed += size;
     v[12] ^= hash->hashed;
     v[14] ^= last;
 #pragma GCC unroll 12 /* so that what is mixed with what is known at compile time */
@@ -64,42 +65,28 @@ compress(Hash *hash, uint64_t last)
 }
 
 static void
-update(Hash *hash, const void *data, size_t size)
+begin_hash(Hash *hash, const char *key, size_t key_size)
 {
-    const uint8_t *from = data;
-    while (size > 0) {
-        if (hash->used == CHUNK) {
-            hash->hashed += CHUNK;
-            compress(hash, 0);
-            hash->used = 0;
-        }
-        size_t part = size < CHUNK - hash->used ? size : CHUNK - hash->used;
-        memcpy(hash->chunk + hash->used, from, part);
-        hash->used += part, from += part, size -= part;
-    }
-}
-
-static void
-begin_hash(Hash *hash, const uint8_t *key, size_t key_size)
-{
-    memset(hash, 0, sizeof(*hash));
+    uint8_t chunk[CHUNK] = {0};
     memcpy(hash->h, initial, sizeof(initial));
     hash->h[0] ^= 0x01010000 ^ key_size << 8 ^ DIGEST;
-    memcpy(hash->chunk, key, key_size);
-    hash->used = key_size > 0 ? CHUNK : 0;
+    hash->hashed = 0;
     if (key_size > 0) { /* every message has a byte at least: the chunk of the key is never the last */
-        hash->hashed = CHUNK;
-        compress(hash, 0);
-        hash->used = 0;
+        memcpy(chunk, key, key_size);
+        compress(hash, chunk, CHUNK, 0);
     }
 }
 
+/* The digest of a message behind what was begun. */
 static void
-end_hash(Hash hash, uint8_t *digest)
+end_hash(Hash hash, const uint8_t *message, size_t size, uint8_t *digest)
 {
-    memset(hash.chunk + hash.used, 0, CHUNK - hash.used);
-    hash.hashed += hash.used;
-    compress(&hash, UINT64_MAX);
+    uint8_t chunk[CHUNK] = {0};
+    for (; size > CHUNK; message += CHUNK, size -= CHUNK) {
+        compress(&hash, message, CHUNK, 0);
+    }
+    memcpy(chunk, message, size);
+    compress(&hash, chunk, size, UINT64_MAX);
     memcpy(digest, hash.h, DIGEST);
 }
 

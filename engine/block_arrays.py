@@ -144,7 +144,7 @@ class BlockArrays:
     @property
     def num_available(self) -> int:
         """Blocks an allocation could take now."""
-        return len(self._free) + len(self._cached)
+        return self._free.count + self._cached.count
 
     def ref(self, block: int) -> int:
         """Table entries plus leases."""
@@ -166,7 +166,7 @@ class BlockArrays:
         """The values of `counts`."""
         in_transit = int(np.count_nonzero(self.state == BlockState.IN_TRANSIT)) if self.open_leases else 0
         return (
-            self._free.count, self.num_held - self.num_shared, self.num_shared, len(self._cached) + len(self._fenced),
+            self._free.count, self.num_held - self.num_shared, self.num_shared, self._cached.count + len(self._fenced),
             len(self._quarantined), in_transit,
         )  # fmt: skip
 

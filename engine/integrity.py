@@ -23,10 +23,10 @@ def witness(pool: BlockPool, tables: Mapping[int, SequenceTable]) -> tuple[int, 
     others: Iterable[SequenceTable] = tables.values()
     for row in others:
         lane = row.lane
-        if lane is not None and lane.intact:
+        if lane is not None:
             entries, digest = lane.tally
-            others = () if len(lane.ids) == len(tables) else [row for row in others if row.lane is not lane]
-        break
+            others = () if len(lane.rows) == len(tables) else [row for row in others if row.lane is not lane]
+            break
     for row in others:
         entries += len(row.blocks) - row.first
         digest += row.digest if row.digested == len(row.blocks) else row.table_digest()

@@ -212,7 +212,7 @@ class Lane(LaneSeats):
 
     @property
     def tally(self) -> tuple[int, int]:
-        """Entries of all its tables, and their digest modulo 2**64: recorded, and while it is intact."""
+        """Entries of all its tables, and their digest modulo 2**64, where they are recorded."""
         return self._totals.item(0), self._totals.item(1)
 
     def inputs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:

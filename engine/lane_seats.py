@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FIRST_NUMBERS = np.arange(MAX_BLOCK_SIZE + 1, dtype=np.uint16)
 NEVER = -1
 _OTHER = object()
-_COMPUTED = KEPT.index("computed")
+_COMPUTED, _FRONT = KEPT.index("computed"), KEPT.index("front")
 
 
 class LaneSeats:
@@ -168,7 +168,10 @@ class LaneSeats:
         """The row goes on by itself; the others wait for the next batch."""
         self.catch_up(row)
         self.intact = False
-        insort(self._gone, self._place(row))
+        at = self._place(row)
+        insort(self._gone, at)
+        self._totals -= self._tables[at, ::-1]
+        self._totals[0] += self._kept.item(_FRONT, at) // self._size
         del self.rows[row.seq_id]
         row.lane = None
 

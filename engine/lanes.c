@@ -44,8 +44,10 @@ static Slot of_row[] = {{"blocks", 0}, {"gens", 0}, {"hashes", 0}, {"published",
 enum { T_BYTES, T_KEPT, T_USED };
 static Slot of_tokens[] = {{"_bytes", 0}, {"_kept", 0}, {"_used", 0}, {NULL, 0}};
 static Slot of_matrix[] = {{"_entries", 0}, {NULL, 0}};
-enum { D_IDS, D_NTH };
-static Slot of_decodes[] = {{"ids", 0}, {"nth", 0}, {NULL, 0}};
+enum { D_LANE, D_IDS, D_MEMBERS, D_NTH, D_BASE, D_PLACES };
+static Slot of_decodes[] = {
+    {"lane", 0}, {"ids", 0}, {"members", 0}, {"nth", 0}, {"base", 0}, {"places", 0}, {NULL, 0},
+};
 
 /* Classes, words and numbers that `methods` is told, once. */
 static PyTypeObject *lane_type, *pool_type, *free_type, *cache_type, *index_type, *row_type, *tokens_type, *matrix_type,
@@ -545,7 +547,11 @@ append(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwname
     }
     PyObject *facts[] = {self, mine(&s, L_IDS), mine(&s, L_MEMBERS), mine(&s, L_COUNT), mine(&s, L_BASE),
                          mine(&s, L_PLACES)};
-    return PyObject_Vectorcall((PyObject *)decodes_type, facts, 6, NULL);
+    PyObject *made = decodes_type->tp_alloc(decodes_type, 0); /* Decodes(*facts) */
+    for (int i = 0; made != NULL && i < (int)Py_ARRAY_LENGTH(facts); i++) {
+        put_slot(made, &of_decodes[i], Py_XNewRef(facts[i]));
+    }
+    return made;
 }
 
 /* -- Lane.schedule ------------------------------------------------------------------------------------------------- */
@@ -660,7 +666,7 @@ typedef struct {
     const int32_t *kept; /* the tokens of the last steps, a row each */
     long long used;
     uint8_t *in_front, *place, *digests, *parents, *content; /* Lane._parents; of the index, by block */
-    uint8_t *room, *chained, *alone, *packed;                /* room for, by row: two hashes, the tokens */
+    uint8_t *room, *chained, *alone, *messages; /* room for, by row: two hashes, what is hashed */
 } Turned;
 
 /* 1: all of it is there. 0: it is to be done in Python. */
@@ -723,33 +729,28 @@ look_at_rows(Sight *s, Turned *t)
     return 1;
 }
 
+/* The message whose hash a block is found by, as `PrefixIndex.children` makes it, and within it that of the tokens:
+
+    16 as 4 bytes, the hash in front, `width` + 1 as 4 bytes, "i", the tokens
+                     6 as 4 bytes, "tokens", `width` + 1 ...     the other hash */
+enum { LETTER = 4 + DIGEST + 4, HEAD = LETTER + 1, OTHER = HEAD - 15 };
+
 static void
-length_of(Hash *hash, uint32_t size)
+put_head(uint8_t *message, const uint8_t *parent, Py_ssize_t width)
 {
-    update(hash, &size, sizeof(size));
+    uint32_t first = DIGEST, second = (uint32_t)width + 1;
+    memcpy(message, &first, 4);
+    memcpy(message + 4, parent, DIGEST);
+    memcpy(message + 4 + DIGEST, &second, 4);
+    message[LETTER] = 'i';
 }
 
-/* The hashes of `PrefixIndex.children`: of `width` bytes of tokens behind a parent, and of these tokens alone. */
 static void
-hash_block(const Hash *keyed, const uint8_t *parent, const uint8_t *tokens, uint32_t width, uint8_t *chained,
-           uint8_t *alone)
+put_other_head(uint8_t *message)
 {
-    Hash hash = *keyed;
-    length_of(&hash, DIGEST);
-    update(&hash, parent, DIGEST);
-    length_of(&hash, width + 1);
-    update(&hash, "i", 1);
-    update(&hash, tokens, width);
-    end_hash(hash, chained);
-    if (alone != NULL) {
-        hash = *keyed;
-        length_of(&hash, 6);
-        update(&hash, "tokens", 6);
-        length_of(&hash, width + 1);
-        update(&hash, "i", 1);
-        update(&hash, tokens, width);
-        end_hash(hash, alone);
-    }
+    uint32_t first = 6;
+    memcpy(message + OTHER, &first, 4);
+    memcpy(message + OTHER + 4, "tokens", 6);
 }
 
 /* 1: hashed. 0: some prompt waits for one of these blocks. -1: an exception is set. */
@@ -757,16 +758,19 @@ static int
 hash_blocks(Sight *s, Turned *t)
 {
     Hash keyed;
-    begin_hash(&keyed, (const uint8_t *)t->key, (size_t)t->key_size);
+    begin_hash(&keyed, t->key, (size_t)t->key_size);
     for (Py_ssize_t i = 0; i < t->count; i++) {
         int64_t at = t->at[i];
-        int32_t *packed = (int32_t *)(t->packed + i * t->width);
+        uint8_t *message = t->messages + i * (HEAD + t->width), *chained = t->chained + i * DIGEST;
+        put_head(message, t->in_front + at * DIGEST, t->width);
         for (long long step = 0; step < s->size; step++) {
-            packed[step] = t->kept[(t->used - s->size + step) * s->rows + at];
+            memcpy(message + HEAD + 4 * step, &t->kept[(t->used - s->size + step) * s->rows + at], 4);
         }
-        uint8_t *chained = t->chained + i * DIGEST;
-        hash_block(&keyed, t->in_front + at * DIGEST, (uint8_t *)packed, (uint32_t)t->width, chained,
-                   s->sink != NULL ? t->alone + i * DIGEST : NULL);
+        end_hash(keyed, message, (size_t)(HEAD + t->width), chained);
+        if (s->sink != NULL) {
+            put_other_head(message);
+            end_hash(keyed, message + OTHER, (size_t)(HEAD - OTHER + t->width), t->alone + i * DIGEST);
+        }
         if (PyDict_GET_SIZE(t->computing) > 0) {
             PyObject *hash = PyBytes_FromStringAndSize((char *)chained, DIGEST);
             int awaited = hash == NULL ? -1 : PyDict_Contains(t->computing, hash);
@@ -845,7 +849,7 @@ enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int
 {
     int64_t at = t->at[i], block = s->blocks[at];
     uint8_t *chained = t->chained + i * DIGEST, *parent = t->in_front + at * DIGEST;
-    uint8_t *content = t->content + block * (t->width + 1);
+    const uint8_t *packed = t->messages + i * (HEAD + t->width) + LETTER;
     if (s->sink != NULL) {
         int64_t values[4] = {0, 0, 0, s->identities[at]};
         memcpy(&values[0], parent, 8);
@@ -857,8 +861,7 @@ enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int
     int failed = t->behind != Py_None ? stands_behind(t->behind, parent, block) : 0;
     memcpy(t->digests + block * DIGEST, chained, DIGEST);
     memcpy(t->parents + block * DIGEST, parent, DIGEST);
-    content[0] = 'i';
-    memcpy(content + 1, t->packed + i * t->width, (size_t)t->width);
+    memcpy(t->content + block * (t->width + 1), packed, (size_t)t->width + 1);
     t->place[block] = BEHIND;
     s->pairs[block][0] = s->expected[at] = published_word | s->size;
     memcpy(parent, chained, DIGEST);
@@ -909,12 +912,12 @@ publish_common(Sight *s, int committed)
     if (good <= 0) {
         return good;
     }
-    t.room = PyMem_Malloc((size_t)(t.count * (2 * DIGEST + t.width)));
+    t.room = PyMem_Malloc((size_t)(t.count * (2 * DIGEST + HEAD + t.width)));
     if (t.room == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    t.chained = t.room, t.alone = t.chained + t.count * DIGEST, t.packed = t.alone + t.count * DIGEST;
+    t.chained = t.room, t.alone = t.chained + t.count * DIGEST, t.messages = t.alone + t.count * DIGEST;
     good = publish_turned(s, &t, committed);
     PyMem_Free(t.room);
     return good;

@@ -101,7 +101,7 @@ class Stepping(TableCore):
                 if decodes is None:
                     self._sink.emit(_STEP_BEGIN, aux=len(others))
                 else:
-                    decodes.lane.schedule(len(others) + len(decodes))
+                    decodes.lane.schedule(len(others) + len(decodes.ids))
                 if others:
                     self._record_schedule(others, tables)
             return number
@@ -209,8 +209,10 @@ class Stepping(TableCore):
                     break
         if decodes is None:
             return None, rows
-        if decodes.latest and any(waiting is decodes for waiting in self._steps.decoding):
-            return decodes, rows
+        if decodes.latest:
+            for waiting in self._steps.decoding:
+                if waiting is decodes:
+                    return decodes, rows
         return None, [*decodes, *rows]
 
     def _land(self, write: Write) -> None:

@@ -37,8 +37,8 @@ class OpenStep:
 
     def tokens(self) -> int:
         """Positions that it computes."""
-        batch = 0 if self.decodes is None else len(self.decodes)
-        return batch + sum(item.hi - item.lo for item in self.scheduled)
+        batch = 0 if self.decodes is None else len(self.decodes.ids)
+        return batch + sum([item.hi - item.lo for item in self.scheduled]) if self.scheduled else batch
 
     def spelled_out(self) -> OpenStep:
         """The step with every write by itself."""
@@ -75,9 +75,9 @@ class StepLedger:
 
     def await_any(self, seq_ids: frozenset[int]) -> bool:
         """Whether a write of one of these sequences waits for a step."""
-        return not seq_ids.isdisjoint(self.writes) or any(
-            not seq_ids.isdisjoint(decodes.members) for decodes in self.decoding
-        )
+        if self.writes and not seq_ids.isdisjoint(self.writes):
+            return True
+        return any(not seq_ids.isdisjoint(decodes.members) for decodes in self.decoding) if self.decoding else False
 
     def wrote(self, write: Write) -> None:
         """A write was issued; the next step of its sequence lands it."""
@@ -111,9 +111,12 @@ class StepLedger:
             self.decoding.remove(decodes)
         if self.decoding:
             self.spell_out()
-        take = self.writes.pop
-        writes = [write for item in scheduled for write in take(item.seq_id, ())]
-        self.open.append(OpenStep(self.number, tuple(scheduled), tuple(writes), decodes))
+        if scheduled:
+            take = self.writes.pop
+            writes = [write for item in scheduled for write in take(item.seq_id, ())]
+            self.open.append(OpenStep(self.number, tuple(scheduled), tuple(writes), decodes))
+        else:
+            self.open.append(OpenStep(self.number, (), (), decodes))
         return self.number
 
     def drop(self, seq_id: int) -> None:

@@ -104,9 +104,9 @@ class HotWriter:
         HEADER.pack_into(self.map, 0, MAGIC, ROW_BYTES, DETAIL_BYTES, capacity)
 
     def warm(self, stop: Callable[[], bool]) -> None:
-        """Take the fault of the first store into each page (3 us) ahead of the stores; `stop` says whether to leave off.
+        """Take the fault of the first store into each page (3 us) ahead of the stores.
 
-        To map a page in is not enough: a file system wants to know of the first store.
+        To map a page in is not enough: a file system wants to know of the first store. `stop`: whether to leave off.
         """
         if sys.platform == "linux":
             for at in range(0, len(self.map), _WARMED):

@@ -17,7 +17,6 @@ import os
 import struct
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import UsageError
+from kvscope.traces.at_fork import silence_in_child
 from kvscope.traces.codec import arrow_schema, encode_batch
 from kvscope.traces.compiled import compile_details
 from kvscope.traces.files import PWrite, dump_late, dump_line
@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 SEAL_AFTER_S = 0.25
 HOT_ROWS = 4 * MAX_BATCH_ROWS
 _PATIENCE = 2000  # half a second
-
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class Recorder(SheetWriter):
@@ -149,7 +147,7 @@ class Recorder(SheetWriter):
         self._publish()
         if left is not None:
             self.emit(Kind.GAP)
-        _recorders.add(self)
+        silence_in_child(self)
         atexit.register(self.close)
         self._thread: threading.Thread | None = None
         if not self._inline:
@@ -268,15 +266,12 @@ class Recorder(SheetWriter):
         return True
 
     def _reserve(self, rows: int) -> bool:
-        """As `RowRing._reserve`: the ring has room, and another thread seals; that one is woken."""
         hard = self._sealed + self._mask + 1
         if self._inline or self._closed or self._unmarked or self._next + rows > hard:
             return False
-        self._wake.set()
-        self._limit = hard
-        if self._closed:  # asked last, as in `_set_limit`
-            self._limit = 0
-        return not self._closed
+        self._wake.set()  # another thread seals, and there is room meanwhile
+        self._limit = 0 if self._closed else hard
+        return self._limit > 0
 
     def _set_limit(self) -> None:
         """The next row that needs attention: the one that fills a batch, or, where that is past, the whole ring."""
@@ -362,13 +357,3 @@ class Recorder(SheetWriter):
 
 
 compile_details(Recorder)
-
-
-def _silence_in_child() -> None:
-    # A forked child shares the mapping: its rows would be written over its parent's.
-    for recorder in list(_recorders):
-        recorder._closed = True
-        recorder._limit = 0
-
-
-os.register_at_fork(after_in_child=_silence_in_child)
