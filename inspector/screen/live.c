@@ -1111,6 +1111,7 @@ get_parts(Live *self, PyObject *parts)
         return 0;
     }
     self->length = 0, self->layout = &row_layout;
+    self->part = self->single = self->in_bulk = 0; /* they led into what the last look was given */
     for (Py_ssize_t i = 0; i < count; i++) {
         Part *part = &self->parts[i];
         if (PyObject_GetBuffer(PyList_GET_ITEM(parts, i), &part->view, PyBUF_C_CONTIGUOUS) < 0) {
