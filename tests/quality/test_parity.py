@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 TOKENS = 64
 # Where not every prompt gets all its tokens in the usual run; with --thorough all do.
-BRIEF = 10  # for most prompts by themselves, one sequence a step being slow
-HALF = 32  # in company, which the preempted run shows in full
+BRIEF = 6  # for most prompts by themselves, one sequence a step being slow
+HALF = 20  # in company, which the preempted run shows in full
 TIE = 1e-4
 SYSTEM = (
     "You are a patient teacher in a small harbour town. You explain everything step by step, in plain words, "
