@@ -10,6 +10,7 @@ from kvscope.errors import UsageError
 from kvscope.traces.schema import Reason
 
 MAX_PRIORITY = 1 << 20
+MAX_SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class SamplingParams:
         require(warm, "temperature", self.temperature, "0 (greedy) or 0.000001..100")
         require(0 <= self.top_k <= 1 << 20, "top_k", self.top_k, f"0..{1 << 20} (0 cuts nothing)")
         require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0, at most 1")
-        require(1 <= self.n <= 256, "n", self.n, "1..256 samples")
+        require(1 <= self.n <= MAX_SAMPLES, "n", self.n, f"1..{MAX_SAMPLES} samples")
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "0..2**63-1")
         require(0 <= self.beams <= 256, "beams", self.beams, "0..256 (0 searches with no beams)")
         require(-10.0 <= self.length_penalty <= 10.0, "length_penalty", self.length_penalty, "-10..10")

@@ -21,19 +21,23 @@ _UNITS = {
     "t": 10**12, "tb": 10**12, "tib": 2**40,
 }  # fmt: skip
 _SHARE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)")
+_SIZE = re.compile(r"([0-9]{1,400}(?:\.[0-9]{1,18})?)\s*([a-z]*)")
+MAX_BYTES = 1 << 60
 
 
 def parse_bytes(text: str) -> int:
     """Bytes from `512MiB` (powers of two), `2GB` (powers of ten) or a plain number.
 
     Raises:
-        UsageError: it is not a size, or not above zero.
+        UsageError: it is not a size, or not above zero, or more than any machine has.
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a size: write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB")
-    value = int(float(match[1]) * _UNITS[match[2]])
+    whole, _, rest = match[1].partition(".")
+    if int(whole) * _UNITS[match[2]] > MAX_BYTES:
+        raise UsageError(f"{text.strip():.40} is too large a size: at most {MAX_BYTES >> 40:,}TiB")
+    value = int(float(f"{whole}.{rest}") * _UNITS[match[2]])
     if value <= 0:
         raise UsageError(f"{text!r} is not a usable size: it must be above zero")
     return value

@@ -195,7 +195,13 @@ def _notes(first: dict[str, Any], second: dict[str, Any], a: TraceLike, b: Trace
         mine, other = first["geometry"][field], second["geometry"][field]
         if mine != other:
             notes.append(f"the runs differ in their {what}: {mine} and {other}")
-    for name, trace in (("a", a), ("b", b)):
-        if trace.warnings or trace.dropped:
+    for name, trace, summed in (("a", a, first), ("b", b, second)):
+        health = summed["health"]
+        lost = health["lost_events"] - health["let_go_events"] + health["dropped_events"]
+        if lost and not summed["events"]:
+            notes.append(f"{name} is damaged: all its {lost:,} events are missing, and there is nothing to compare")
+        elif lost:
+            notes.append(f"{name} is damaged: {lost:,} events are missing, of {lost + summed['events']:,}")
+        elif trace.warnings:
             notes.append(f"{name} is not complete: kvscope inspect says what is missing")
     return notes

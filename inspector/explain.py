@@ -16,6 +16,7 @@ from kvscope.inspector.reads import OTHER_PREFIX, Damage, Foreign, Reads, reads_
 from kvscope.inspector.requests import find_request, prompt_lengths
 from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
 from kvscope.inspector.story import tell
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, unpack_range
 
 # What should have happened at the event that a finding stands at, where the finding itself names no missing operation.
@@ -333,16 +334,22 @@ class _Context:
         out = ["sampling: with a temperature above 0 another seed draws other tokens"]
         if len(sizes):
             out.append(
-                f"batch numerics: its steps held {int(sizes.min())} to {int(sizes.max())} sequences; in other company "
+                f"batch numerics: its steps held {_between(int(sizes.min()), int(sizes.max()))}; in other company "
                 "sums are rounded in another order, and a near tie may go the other way"
             )
         if count(Kind.RESUME):
-            out.append(f"it was preempted and computed again {count(Kind.RESUME)} times, in other chunks than at first")
+            times = counted(count(Kind.RESUME), "time")
+            out.append(f"it was preempted and computed again {times}, in other chunks than at first")
         if count(Kind.HIT):
-            out.append(f"{count(Kind.HIT)} blocks of its prompt came from the prefix cache, computed in another batch")
+            hits = counted(count(Kind.HIT), "block")
+            out.append(f"{hits} of its prompt came from the prefix cache, computed in another batch")
         out.append("the prompt: a chat template, a date or a space that differs changes every token after it")
         out.append("bytes: a kernel that writes wrong values at the right place leaves a clean ledger")
         return out
+
+
+def _between(least: int, most: int) -> str:
+    return counted(most, "sequence") if least == most else f"{least} to {counted(most, 'sequence')}"
 
 
 __all__ = ["BadRead", "Explanation", "TokenStep", "Victim", "Write", "explain", "find_request"]

@@ -74,7 +74,7 @@ def _head(told: Explanation) -> list[str]:
     where = (
         "its prompt was computed from foreign KV"
         if told.first_token is None
-        else f"damaged from token {told.first_token} on"
+        else f"damaged from token {told.first_token} of its output on"
     )
     if told.verdict == "not-affected":
         return [f"{who}: token {told.token} is not affected: its step read what was written for it.",

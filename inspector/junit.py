@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
 from kvscope.inspector.findings import CODES, CheckResult
+from kvscope.inspector.junit_file import write_suite, xml_text
 from kvscope.inspector.report import report
 from kvscope.inspector.source import TraceLike, frozen
 from kvscope.inspector.suppress import Suppressed
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST = 20  # findings of a code that are told in full
 
 
@@ -22,7 +21,7 @@ def write_junit(
     """Write the file; it is whole or not there."""
     trace = frozen(trace)
     accepted = {f.code: taken.rule for taken in suppressed for f in taken.findings}
-    suite = ElementTree.Element("testsuite", name=f"kvscope check {_text(name)}", time=f"{result.elapsed_s:.3f}")
+    suite = ElementTree.Element("testsuite", name=f"kvscope check {xml_text(name)}", time=f"{result.elapsed_s:.3f}")
     failures = skipped = 0
     for code, (title, _) in CODES.items():
         found = [f for f in result.findings if f.code == code]
@@ -30,14 +29,14 @@ def write_junit(
         if found:
             failures += 1
             failure = ElementTree.SubElement(
-                case, "failure", type=code, message=_text(f"{len(found)} x {found[0].why}")
+                case, "failure", type=code, message=xml_text(f"{len(found)} x {found[0].why}")
             )
-            failure.text = _text("\n".join(report(f, trace, name=name) for f in found[:_MOST]))
+            failure.text = xml_text("\n".join(report(f, trace, name=name) for f in found[:_MOST]))
         elif code in accepted:
             skipped += 1
             rule = accepted[code]
             ElementTree.SubElement(
-                case, "skipped", message=_text(f"suppressed by {rule}: {rule.reason or 'no reason'}")
+                case, "skipped", message=xml_text(f"suppressed by {rule}: {rule.reason or 'no reason'}")
             )
     for key, value in (("tests", len(CODES)), ("failures", failures), ("errors", 0), ("skipped", skipped)):
         suite.set(key, str(value))
@@ -45,11 +44,4 @@ def write_junit(
     for key, number in (("events", result.events), ("blocks", result.blocks), ("slots", result.slots)):
         ElementTree.SubElement(properties, "property", name=key, value=str(number))
     suite.insert(0, properties)
-    beside = path.with_name(path.name + ".part")
-    ElementTree.ElementTree(suite).write(beside, encoding="utf-8", xml_declaration=True)
-    beside.replace(path)
-
-
-def _text(text: str) -> str:
-    """Without the characters that XML cannot hold."""
-    return _NOT_XML.sub("?", text)
+    write_suite(path, suite)

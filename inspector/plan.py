@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kvscope.errors import UsageError
 from kvscope.inspector.shapes import ModelShape
+from kvscope.inspector.units import percent
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 TAIL_LIMIT = 0.02  # a recommended block size wastes at most this in tails
@@ -182,11 +183,12 @@ def recommend(rows: Sequence[BlockSize]) -> tuple[BlockSize, str]:
     if good:
         best = max(good, key=lambda row: row.block_size)
         return best, (
-            f"the largest up to 64 whose tails waste at most {TAIL_LIMIT:.0%} of these lengths "
-            f"({best.tail_waste:.1%}), with {best.entries:,.0f} table entries per sequence"
+            f"the largest up to 64 whose tails waste at most {percent(TAIL_LIMIT, 0)} of these lengths "
+            f"({percent(best.tail_waste)}), with {best.entries:,.0f} table entries per sequence"
         )
     best = min(rows, key=lambda row: (row.tail_waste, -row.block_size))
-    return best, f"requests are short: at any size tails waste more than {TAIL_LIMIT:.0%}, here {best.tail_waste:.1%}"
+    most, wasted = percent(TAIL_LIMIT, 0), percent(best.tail_waste)
+    return best, f"requests are short: at any size tails waste more than {most}, here {wasted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +227,9 @@ def sharing(shape: ModelShape, prefix: int, sequences: int, tail: int, block_siz
     elif not saved:
         worth = f"no: a prefix below one block of {block_size} slots is never shared, and nothing else is common"
     elif saved < 0.02 * apart:
-        worth = f"hardly: it saves {saved / apart:.1%} of the blocks; the prefix is short beside what follows it"
+        worth = f"hardly: it saves {percent(saved / apart)} of the blocks; the prefix is short beside what follows it"
     else:
-        worth = f"yes: it saves {saved / apart:.1%} of the blocks and {computed * (sequences - 1):,} prefill tokens"
+        tokens = computed * (sequences - 1)
+        worth = f"yes: it saves {percent(saved / apart)} of the blocks and {tokens:,} prefill tokens"
     return Sharing(apart, together, saved * block_size * shape.bytes_per_token, computed * (sequences - 1),
                    sequences - 1 if half else 0, worth)  # fmt: skip

@@ -231,9 +231,12 @@ def _blast(story: Story) -> list[str]:
     lines = []
     for r in story.readers[:6]:
         steps = f"steps {r.first_step}-{r.last_step}" if r.last_step != r.first_step else f"step {r.first_step}"
-        tokens = f"tokens {r.first_token}-{r.last_token}" if r.last_token != r.first_token else f"token {r.first_token}"
+        several = r.last_token != r.first_token  # positions: the prompt's count, as they do in slots and steps
+        tokens = (
+            f"tokens at positions {r.first_token}-{r.last_token}" if several else f"token at position {r.first_token}"
+        )
         where = f"{life(story.finding.block, r.gen)}[{r.slot_lo}:{r.slot_hi}]"
-        verb = "are" if r.last_token != r.first_token else "is"
+        verb = "are" if several else "is"
         lines.append(f"{_who(r.seq_id, story.names)} read {where} in {steps} -> its {tokens} {verb} suspect")
     if len(story.readers) > 6:
         lines.append(f"... and {len(story.readers) - 6} more readers")

@@ -66,10 +66,24 @@ def told(
         "health": {
             "clean_close": bool(trace.clean),
             "dropped_events": int(trace.dropped),
-            "lost_events": lost,
+            "lost_events": max(lost, _missing(trace)),
+            "let_go_events": _let_go(trace),  # of those, by its own limits
             "warnings": [str(w) for w in trace.warnings],
         },
     }
+
+
+def _let_go(trace: Any) -> int:
+    """Events that are missing because the recorder keeps the newest only."""
+    source = getattr(trace, "source", trace)
+    gaps = getattr(source, "gaps", ())
+    return min(int(source.let_go), gaps[0][1]) if gaps and gaps[0][0] == 0 else 0
+
+
+def _missing(trace: Any) -> int:
+    """Events that a reader knows to be missing: also those behind the last one that is there."""
+    source = getattr(trace, "source", trace)
+    return sum(hi - lo for lo, hi in getattr(source, "gaps", ()))
 
 
 def _in_bytes(blocks: Spread, block_bytes: int) -> Spread:

@@ -39,6 +39,7 @@ class Glance:
     at_s: float  # when: of the trace's clock for a folder, the wall's for a server
     findings: dict[str, Any] | None = None
     failed: str | None = None
+    missing: int = 0  # events that are known to be lost
 
     def cells(self, most: int) -> tuple[int, str]:
         """(blocks per cell, one letter per cell) in at most so many cells."""
@@ -54,7 +55,7 @@ class Glance:
         per, cells = self.cells(1 << 17)
         return {
             "schema": "kvscope-top/1", "name": self.name, "live": self.live, "failed": self.failed, "pool": self.pool,
-            "totals": self.totals, "rates": rates, "findings": self.findings,
+            "totals": self.totals, "rates": rates, "findings": self.findings, "missing_events": self.missing,
             "map": {"blocks_per_cell": per, "cells": cells},
         }  # fmt: skip
 
@@ -128,7 +129,8 @@ class FolderSource:
             "step": self._lineup.step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._lineup.computed}
-        return Glance(self._name, follower.live, pool, counts, letters_of(now), self._lineup.t_ns / 1e9)
+        return Glance(self._name, follower.live, pool, counts, letters_of(now), self._lineup.t_ns / 1e9,
+                      missing=follower.missing)  # fmt: skip
 
 
 class ServerSource:

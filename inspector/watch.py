@@ -10,6 +10,7 @@ and from where it was called.
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import kvscope.traces
 from kvscope.errors import UsageError
 from kvscope.inspector.source import life
 from kvscope.traces.schema import Kind, unpack_range
@@ -28,8 +30,9 @@ from kvscope.traces.sink import EventSink, Frame, Ints, SpelledOut
 _WATCHED = {Kind.WRITE: "writes", Kind.COW: "is copied into", Kind.SWAP_IN: "is swapped into", Kind.ALLOC: "is given"}
 _KINDS = frozenset(int(kind) for kind in _WATCHED)
 _NAME = re.compile(r"b?(\d+)(?:#(\d+))?")
-_OURS = ("engine/block_", "engine/pool.py", "engine/table_core.py", "engine/stepping.py", "engine/copies.py",
-         "inspector/watch.py", "inspector/online.py", "engine/swapping.py", "engine/prefix_cache.py")  # fmt: skip
+_HERE = os.path.dirname(__file__)
+_OURS = (os.path.dirname(kvscope.traces.__file__) + os.sep,
+         *(os.path.join(_HERE, name) for name in ("watch.py", "online.py", "given.py")))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ class Hit:
         return f"sequence {self.seq_id} {_WATCHED[self.kind]} {name}: seq {self.seq}, step {self.step}{where}"
 
 
+def watched(block: str, num_blocks: int | None = None) -> tuple[int, int]:
+    """(block, its life or -1 for any) of `b37`, `37` or `b37#12`.
+
+    Raises:
+        UsageError: that is no name of a block, or a pool of `num_blocks` has none of that name.
+    """
+    found = _NAME.fullmatch(block.strip())
+    if found is None:
+        raise UsageError(f"watch {block!r}: name a block as b37, or one of its lives as b37#12")
+    number = int(found[1])
+    if num_blocks is not None and number >= num_blocks:
+        raise UsageError(f"watch {block!r}: the pool has {num_blocks:,} blocks, b0 to b{num_blocks - 1}")
+    return number, int(found[2]) if found[2] is not None else -1
+
+
 class WatchPoints(SpelledOut):
     """An `EventSink` that reports what touches some blocks, and passes everything on.
 
@@ -60,11 +78,16 @@ class WatchPoints(SpelledOut):
         sink: where the events go; it numbers them.
         on_hit: called inside the critical section of the pool, so it must be quick and call nothing of it.
         blocks: what to watch from the start, as for `add`.
+        num_blocks: of the pool; None: not known.
     """
 
-    def __init__(self, sink: EventSink, on_hit: Callable[[Hit], None], blocks: Iterable[str] = ()) -> None:
-        self._sink, self._on_hit = sink, on_hit
-        self.begin, self.skip_frames, self.fact, self.detail = sink.begin, sink.skip_frames, sink.fact, sink.detail
+    def __init__(
+        self, sink: EventSink, on_hit: Callable[[Hit], None], blocks: Iterable[str] = (), *,
+        num_blocks: int | None = None,
+    ) -> None:  # fmt: skip
+        self._sink, self._on_hit, self._num_blocks = sink, on_hit, num_blocks
+        self.begin, self.fact, self.detail = sink.begin, sink.fact, sink.detail
+        self._skipped: set[str] = set()  # files of the pool: no call site of an operation
         self._watched: dict[int, int] = {}  # block -> its life, -1 = any
         self.hits = 0
         for block in blocks:
@@ -74,12 +97,10 @@ class WatchPoints(SpelledOut):
         """Watch a block: `b37`, `37`, or one of its lives `b37#12`.
 
         Raises:
-            UsageError: that is no name of a block.
+            UsageError: that is no name of a block, or the pool has none of that name.
         """
-        found = _NAME.fullmatch(block.strip())
-        if found is None:
-            raise UsageError(f"watch {block!r}: name a block as b37, or one of its lives as b37#12")
-        self._watched[int(found[1])] = int(found[2]) if found[2] is not None else -1
+        number, gen = watched(block, self._num_blocks)
+        self._watched[number] = gen
 
     def remove(self, block: str) -> None:
         """Watch it no longer."""
@@ -98,6 +119,12 @@ class WatchPoints(SpelledOut):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
+
+    def skip_frames(self, files: Iterable[str]) -> None:
+        """Never name these files (a pool's own modules) as the call site of an operation."""
+        files = list(files)
+        self._skipped.update(files)
+        self._sink.skip_frames(files)
 
     def emit(
         self, kind: int, reason: int = 0, block: int = -1, gen: int = -1, ref_before: int = -1, ref_after: int = -1,
@@ -144,7 +171,7 @@ class WatchPoints(SpelledOut):
         frames = tuple(
             Frame(_short(frame.filename), frame.lineno or 0, frame.name)
             for frame in reversed(traceback.extract_stack(limit=24))
-            if not any(part in frame.filename for part in _OURS)
+            if frame.filename not in self._skipped and not frame.filename.startswith(_OURS)
         )
         slots = unpack_range(aux) if kind == Kind.WRITE else None
         self._on_hit(Hit(Kind(kind), block, gen, seq_id, seq, self._sink.step, slots, frames))

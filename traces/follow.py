@@ -16,8 +16,9 @@ import numpy.typing as npt
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import LATE
 from kvscope.traces.hot import NO_TAIL
-from kvscope.traces.manifest import load_manifest
+from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
+from kvscope.traces.retention import load_base
 from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import DETAIL_FIELDS, EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import SealedRows, Unreadable
@@ -70,6 +71,14 @@ class Follower:
         """The seq after the last row, as of the last refresh."""
         tail = int(self._hot.seqs[-1]) + 1 if len(self._hot.seqs) else 0
         return max(tail, self._sealed.end)
+
+    @property
+    def missing(self) -> int:
+        """Events that are known to be lost, as of the last refresh: those that the recorder let go are not."""
+        end = max(self.end, self._hot.counters.sealed, count_of(self.manifest, "events") if not self.live else 0)
+        base = load_base(self._place)
+        let_go = min(base[0], self.first) if base is not None else 0
+        return end - let_go - self._sealed.rows - int((self._hot.seqs >= self._sealed.end).sum())
 
     def refresh(self) -> None:
         """See what was written since. A row that is sealed meanwhile is found in a segment, not in neither."""

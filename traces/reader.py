@@ -27,7 +27,7 @@ from kvscope.traces.place import place_of
 from kvscope.traces.retention import load_base
 from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
-from kvscope.traces.sealed import Columns, SealedRows, Unreadable
+from kvscope.traces.sealed import Columns, SealedRows, Unreadable, holes
 from kvscope.traces.seek import Seeker, first_past
 from kvscope.traces.segment import MAX_BATCH_ROWS
 from kvscope.traces.sink import Details, Site
@@ -186,9 +186,7 @@ class TraceReader:
             found += self._names.damage()
             if not self.clean:
                 found.append("the trace was not closed: its writer was stopped; all that it acknowledged is here")
-        for lo, hi in self.gaps:
-            why = "were let go: the recorder keeps the newest" if lo == 0 and self._let_go() >= hi else "are missing"
-            found.append(f"events {lo} to {hi - 1} {why} ({hi - lo})")
+        found += holes(self.gaps, self.let_go)
         if self.dropped:
             found.append(f"{self.dropped} events were dropped by the writer: it could not write to its disk")
         clipped = max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
@@ -344,7 +342,8 @@ class TraceReader:
         self._names.need(self._tail)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
 
-    def _let_go(self) -> int:
+    @property
+    def let_go(self) -> int:
         """Events below this seq were dropped by the recorder's own limits."""
         base = load_base(self._place)
         return base[0] if base is not None else 0

@@ -18,7 +18,7 @@ from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import segments_in
 from kvscope.traces.place import Place
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
-from kvscope.traces.segment import SegmentReader
+from kvscope.traces.segment import MOST_LINES, SegmentReader
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -170,3 +170,19 @@ class SealedRows:
             self.removed += 1
             raise Unreadable
         return found
+
+
+def holes(gaps: list[tuple[int, int]], let_go: int) -> list[str]:
+    """Which events are not there, for people: a line for each run of them, or one for all where there are many.
+
+    Args:
+        gaps: [lo, hi) of the seqs that are missing, in order. let_go: those below it went by the recorder's own limits.
+    """
+    found = []
+    if gaps and gaps[0][0] == 0 and let_go >= gaps[0][1]:
+        (_, hi), *gaps = gaps
+        found.append(f"events 0 to {hi - 1} were let go: the recorder keeps the newest ({hi})")
+    if len(gaps) > MOST_LINES:
+        lost = sum(hi - lo for lo, hi in gaps)
+        return [*found, f"{lost} of the events {gaps[0][0]} to {gaps[-1][1] - 1} are missing, in {len(gaps)} places"]
+    return found + [f"events {lo} to {hi - 1} are missing ({hi - lo})" for lo, hi in gaps]

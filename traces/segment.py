@@ -169,6 +169,9 @@ class IndexEntry(NamedTuple):
     t_last: int
 
 
+MOST_LINES = 3  # of the same kind of damage; where there is more of it, one line tells how much
+
+
 class SegmentReader:
     """Reads one segment, also while it grows. Nothing is believed that its checksum does not vouch for.
 
@@ -181,7 +184,8 @@ class SegmentReader:
         self._place = place
         self.name = name
         self.file = name + ".arrows"
-        self.damage: list[str] = []  # one line for each thing found wrong
+        self._wrong: list[str] = []  # one line for each thing found wrong
+        self._skipped: list[tuple[int, str]] = []  # of each message that is left out: where it begins, and why
         self.torn = False  # the sidecar ends within an entry
         self._schema: Any = None
         self._index_used = 0
@@ -210,7 +214,7 @@ class SegmentReader:
                 or rows > MAX_BATCH_ROWS
                 or first_seq < 0
             ):
-                self.damage.append(f"{self.name}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
+                self._wrong.append(f"{self.name}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
                 continue
             self._end = offset + length
             if kind == SCHEMA_ENTRY:
@@ -226,13 +230,13 @@ class SegmentReader:
             message = self._place.read(self.file, offset, length)
             if len(message) < length:
                 size = self._place.size(self.file)
-                self.damage.append(f"{self.file}: torn at byte {size}, a batch at {offset} is lost")
+                self._skip(offset, f"{self.file}: torn at byte {size}, a batch at {offset} is lost")
                 return None
         except OSError as error:
             self._unread(self.file, error)
             return None
         if zlib.crc32(message) != crc:
-            self.damage.append(f"{self.file}: the {length} bytes at {offset} fail their checksum and are skipped")
+            self._skip(offset, f"{self.file}: the {length} bytes at {offset} fail their checksum and are skipped")
             return None
         return message
 
@@ -241,7 +245,7 @@ class SegmentReader:
         try:
             return decode_batch(message, self._schema or arrow_schema(), into)
         except ValueError as error:
-            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
+            self._skip(offset, f"{self.file}: the batch at {offset} is skipped: {error}")
             return None
 
     def decode_some(
@@ -251,7 +255,7 @@ class SegmentReader:
         try:
             return decode_columns(message, self._schema or arrow_schema(), names, rows)
         except ValueError as error:
-            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
+            self._skip(offset, f"{self.file}: the batch at {offset} is skipped: {error}")
             return None
 
     def decode_details(self, message: bytes, offset: int, rows: int) -> DetailColumn | None:
@@ -259,14 +263,27 @@ class SegmentReader:
         try:
             return decode_details(message, self._schema or arrow_schema(), rows)
         except ValueError as error:
-            self.damage.append(f"{self.file}: the batch at {offset} is skipped: {error}")
+            self._skip(offset, f"{self.file}: the batch at {offset} is skipped: {error}")
             return None
 
     def _unread(self, name: str, error: OSError) -> None:
         """Say once that a file cannot be read."""
         line = f"{name}: cannot be read: {error.strerror}"
-        if line not in self.damage:
-            self.damage.append(line)
+        if line not in self._wrong:
+            self._wrong.append(line)
+
+    def _skip(self, offset: int, line: str) -> None:
+        self._skipped.append((offset, line))
+
+    @property
+    def damage(self) -> list[str]:
+        """One line for each thing found wrong; one for all messages that are left out, where there are many."""
+        if len(self._skipped) <= MOST_LINES:
+            return [*self._wrong, *(line for _, line in self._skipped)]
+        offsets = sorted(offset for offset, _ in self._skipped)
+        first = min(self._skipped)[1].removeprefix(f"{self.file}: ")
+        return [*self._wrong, f"{self.file}: {len(offsets)} batches between bytes {offsets[0]} and {offsets[-1]} are "
+                              f"skipped; of the first: {first}"]  # fmt: skip
 
     def _read_schema(self, offset: int, length: int, crc: int) -> Any:
         import pyarrow as pa
@@ -277,5 +294,5 @@ class SegmentReader:
         try:
             return pa.ipc.read_schema(pa.py_buffer(message))
         except (pa.ArrowException, EOFError, OSError) as error:
-            self.damage.append(f"{self.file}: unreadable schema: {error}")
+            self._wrong.append(f"{self.file}: unreadable schema: {error}")
             return None

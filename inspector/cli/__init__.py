@@ -6,6 +6,7 @@ runs. Exit codes: 0 good, 1 findings, 2 bad usage or input, 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ COMMANDS = {
 }
 
 
+_MAY_BE_EMPTY = ("--user", "--system")  # options whose text may be; prompts of `generate` say themselves what they want
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 
@@ -89,7 +91,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         import typer
 
-        status = typer.main.get_command(build()).main(list(arguments), "kvscope", standalone_mode=False)
+        command = typer.main.get_command(build())
+        _refuse_empty_names(command, arguments)
+        status = command.main(list(arguments), "kvscope", standalone_mode=False)
         if status == 130:
             return _interrupted()
         return status if isinstance(status, int) else 0
@@ -101,8 +105,12 @@ def run(arguments: Sequence[str]) -> int:
         return _interrupted()
     except SystemExit:  # how Click ends when nobody reads our output any more
         return BROKEN_PIPE
+    except BrokenPipeError:
+        return BROKEN_PIPE
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        if error.filename:
+            return _fail(f"{error.filename}: {error.strerror}")
+        return _output_is_lost(error)
     except Exception as error:  # a usage error's class depends on the Typer version: known by what it offers
         if type(error).__name__ == "Abort":
             return _interrupted()
@@ -120,11 +128,53 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by the caller: what is written there is not wanted
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     status = run(sys.argv[1:])
+    sys.exit(_output_is_lost() or status)
+
+
+def _output_is_lost(error: OSError | None = None) -> int:
+    """Exit code where what was written cannot reach standard output, and the line that says why; 0 where it can.
+
+    Args:
+        error: what a write without a name has failed with: files of ours are named when they do.
+    """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+    except OSError as last:
+        error = last
+    if error is None:
+        return 0
+    # What is still in the buffer would be tried, and complained about, once more at the very end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    lost = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+    return _fail(("cannot write standard output: " if lost else "") + (error.strerror or str(error)))
+
+
+def _refuse_empty_names(command: Any, arguments: Sequence[str]) -> None:
+    """An empty argument, as an unset variable of a shell leaves it, is no name; as a path it would be this folder.
+
+    Raises:
+        UsageError: there is one, where text may not be empty.
+    """
+    from kvscope.errors import UsageError
+
+    for at, given in enumerate(arguments):
+        option, equals, value = given.partition("=") if given.startswith("--") else ("", "", given)
+        if value or (option and not equals):
+            continue
+        before = arguments[at - 1] if at else ""
+        option = option or (before if before.startswith("-") else "")
+        if option in _MAY_BE_EMPTY or (not option and arguments[0] == "generate" and at > 1):
+            continue
+        raise UsageError(f"{option or _arguments_of(command, arguments[0])} is empty: give a name")
+
+
+def _arguments_of(command: Any, name: str) -> str:
+    """How the help calls the arguments of a command."""
+    params = getattr(getattr(command, "commands", {}).get(name), "params", ())
+    found = [str(param.metavar or param.name.upper()) for param in params if not param.opts[0].startswith("-")]
+    return " or ".join(dict.fromkeys(found)) or "an argument"
 
 
 def _fail(message: str, code: int = 2) -> int:

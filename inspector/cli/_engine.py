@@ -132,8 +132,11 @@ def recorder(
             raise UsageError("watch needs events: record is off")
         yield None
         return
+    from kvscope.inspector.watch import watched
     from kvscope.traces import MemoryRecorder, PoolFacts, Recorder
 
+    for block in watch:
+        watched(block, config.num_blocks)
     block_bytes = config.block_size * loaded.config.bytes_per_token(config.dtype.itemsize)
     facts = PoolFacts(config.num_blocks, config.block_size, block_bytes)
     level: Literal["trace", "sanitize"] = "sanitize" if record == "sanitize" else "trace"
@@ -146,7 +149,7 @@ def recorder(
     if watch:
         from kvscope.inspector.watch import WatchPoints
 
-        seen = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch)
+        seen = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch, num_blocks=config.num_blocks)
     try:
         if record == "trace":
             yield seen

@@ -56,6 +56,20 @@ def readable(paths: Sequence[Path]) -> tuple[list[Path], bool]:
     return opened, bool(failed)
 
 
+def check_replaceable(trace: Path, engine: str, *, overwrite: bool) -> None:
+    """Raises UsageError where a trace is that `engine` has not written: a command replaces only what it has made."""
+    from kvscope.traces import open_trace
+
+    if overwrite or not (trace / "manifest.json").exists():
+        return
+    try:
+        mine = open_trace(trace).manifest.get("engine") == engine
+    except TraceError:
+        mine = False
+    if not mine:
+        raise UsageError(f"{trace} is a trace that `{engine}` has not made: choose another --out, or --overwrite")
+
+
 def named_after(source: Path, suffix: str) -> Path:
     """In the working folder, the name of `source` with another suffix."""
     name = source.resolve().name if source.name in ("", ".", "..") else source.name

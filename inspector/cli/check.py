@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,7 +13,8 @@ from kvscope.inspector.cli._files import readable
 
 if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
-    from kvscope.inspector.suppress import Rule
+    from kvscope.inspector.source import Frozen
+    from kvscope.inspector.suppress import Rule, Suppressed
 
 
 def check(
@@ -22,7 +23,9 @@ def check(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvsan/1) on standard output.")] = False,
     most: Annotated[int, typer.Option("--max", min=1, help="Report at most this many kinds of mistake in full.")] = 20,
-    junit: Annotated[Path | None, typer.Option(help="Also write this JUnit XML file (one trace).")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write this JUnit XML file (one trace); missing folders are made.")
+    ] = None,
     suppress: Annotated[
         list[str] | None, typer.Option(help="Accept findings: KV006, KV006:b9, KV006:FILE, or a file of such lines.")
     ] = None,
@@ -36,6 +39,7 @@ def check(
     Example: kvscope check run.kvtrace
     """
     from kvscope.errors import UsageError
+    from kvscope.inspector.junit_file import ready_for_junit
     from kvscope.inspector.suppress import parse
     from kvscope.traces import find_traces
 
@@ -43,20 +47,31 @@ def check(
     found, failed = readable(find_traces(traces))
     if junit is not None and len(found) > 1:
         raise UsageError(f"--junit writes one trace's result, got {len(found)} traces: check them one by one")
-    told = [_check_one(path, as_json, most, rules, junit, heading=len(found) > 1) for path in found]
+    ready_for_junit(junit)
+    told = [_check_one(path, as_json, most, rules, heading=len(found) > 1) for path in found]
     if as_json:
-        answer = told[0][1] if len(found) == 1 else {"schema": "kvsan-several/1", "traces": [t for _, t in told]}
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
-    results = [result for result, _ in told]
+        several = {"schema": "kvsan-several/1", "traces": [one.record for one in told]}
+        sys.stdout.write(json.dumps(told[0].record if len(found) == 1 else several, ensure_ascii=False) + "\n")
+    if junit is not None:  # last, and written whole: what was found is told even where it cannot be
+        from kvscope.inspector.junit import write_junit
+
+        write_junit(junit, told[0].result, told[0].trace, name=str(found[0]), suppressed=told[0].accepted)
+    results = [one.result for one in told]
     idle = all(result.nothing_to_check for result in results)
     raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 2 if failed else 0)
 
 
-def _check_one(
-    trace: Path, as_json: bool, most: int, rules: list[Rule], junit: Path | None, *, heading: bool
-) -> tuple[CheckResult, dict[str, Any]]:
+class _Told(NamedTuple):
+    """What was said of one trace: `record` as JSON, where that was asked for."""
+
+    result: CheckResult
+    trace: Frozen
+    accepted: list[Suppressed]
+    record: dict[str, Any]
+
+
+def _check_one(trace: Path, as_json: bool, most: int, rules: list[Rule], *, heading: bool) -> _Told:
     from kvscope.inspector import findings
-    from kvscope.inspector.junit import write_junit
     from kvscope.inspector.report import report, to_json
     from kvscope.inspector.source import frozen
     from kvscope.inspector.suppress import suppress
@@ -68,11 +83,9 @@ def _check_one(
     about = f"{trace}: " if heading else ""
     for line in (*opened.warnings, *result.notes, *(str(t) for t in taken)):
         sys.stderr.write(f"kvscope: note: {about}{line}\n")
-    if junit is not None:
-        write_junit(junit, result, opened, name=str(trace), suppressed=taken)
     if as_json:
         told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
-        return result, told | {"suppressed": [t.to_json() for t in taken]}
+        return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})
     if result.nothing_to_check:
         text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
         sys.stdout.write(text + "\n")
@@ -80,7 +93,7 @@ def _check_one(
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
         sys.stdout.write(about + clean_line(result, reader.missing) + "\n")
-    return result, {}
+    return _Told(result, opened, taken, {})
 
 
 def clean_line(result: CheckResult, missing: int = 0) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvscope.inspector.cli.inspect import ABSENT
+from kvscope.inspector.units import ABSENT, number, percent, size, span
 
 if TYPE_CHECKING:
     from kvscope.inspector.compare import Comparison
@@ -49,19 +49,22 @@ def _show(console: Console, found: Comparison, *, everything: bool) -> None:
         table.add_column(column, justify="left" if column == "measure" else "right")
     shown = [change for change in found.changes if everything or change.difference != 0]
     for change in shown:
-        text = ABSENT if change.difference is None else _signed(change.difference)
+        text = ABSENT if change.difference is None else _signed(change.name, change.difference)
         if change.relative is not None:
-            text += f" ({change.relative:+.1%})"
-        table.add_row(change.name, _plain(change.a), _plain(change.b), Text(text, style=STYLES[change.better]))
+            text += f" ({'+' if change.relative >= 0 else ''}{percent(change.relative)})"
+        row = (_as(change.name, change.a), _as(change.name, change.b))
+        table.add_row(label(change.name), *row, Text(text, style=STYLES[change.better]))
     console.print(table if shown else "no measure changed")
     if found.times:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
         for column in ("per request, mean", "a", "b", "difference", "95 % interval", ""):
             table.add_column(column, justify="left" if column in ("per request, mean", "") else "right")
         for time in found.times:
-            between = ABSENT if time.low is None else f"{_signed(time.low)} .. {_signed(time.high or 0.0)}"
+            name, low, high = time.name, time.low, time.high or 0.0
+            between = ABSENT if low is None else f"{_signed(name, low)} .. {_signed(name, high)}"
             said = {True: "changed", False: "no change shown", None: "too few to tell"}[time.real]
-            table.add_row(time.name, _plain(time.a), _plain(time.b), _signed(time.difference), between, said)
+            means = (_as(name, time.a), _as(name, time.b), _signed(name, time.difference))
+            table.add_row(label(name), *means, between, said)
         console.print(table)
         console.print(f"[dim]{found.times[0].pairs:,} sequences that both runs finished, compared one by one[/]")
     for name, only in (("a", found.only_a), ("b", found.only_b)):
@@ -71,11 +74,35 @@ def _show(console: Console, found: Comparison, *, everything: bool) -> None:
         console.print(Text(f"note: {note}", style="dim"))
 
 
-def _plain(value: float | None) -> str:
+_RATIOS = ("tail_waste", "reservation_waste", "utilization", "pool_utilization", "prefix_hit_rate")
+_LABELS = {
+    "lifetime_s": "lifetime of a block, P50", "cow_copies": "copies on write", "cow_bytes": "copied on write",
+    "held_slots_peak": "held slots, peak", "held_slots_mean": "held slots, mean",
+    "cached_slots_mean": "cached slots, mean", "quarantined_slots_mean": "quarantined slots, mean",
+    "saved_slots_mean": "saved slots, mean", "first_token_s": "until the first token",
+}  # fmt: skip
+
+
+def label(name: str) -> str:
+    """A measure's name for people; `--json` tells it as it is."""
+    return _LABELS.get(name) or name.removesuffix("_s").replace("_", " ")
+
+
+def _as(name: str, value: float | None) -> str:
+    """A value in the unit of its measure."""
     if value is None:
         return ABSENT
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+    if name.endswith("_s"):
+        return span(value)
+    if name in _RATIOS:
+        return percent(value)
+    if name.endswith("_bytes"):
+        return size(value)
+    return number(value) if value == int(value) else f"{value:,.4g}"
 
 
-def _signed(value: float) -> str:
-    return f"{value:+,.0f}" if value == int(value) else f"{value:+,.4g}"
+def _signed(name: str, value: float) -> str:
+    """A difference of two values: of two ratios in points of a percent."""
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    text = f"{100 * abs(value):.1f} points" if name in _RATIOS else _as(name, abs(value))
+    return f"{sign}{text}"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvscope.inspector.cli._engine import load
+from kvscope.inspector.cli._files import check_replaceable
 
 if TYPE_CHECKING:
     from kvscope.inspector.demo import Outcome
@@ -27,11 +28,14 @@ out = Console(highlight=False)
 
 def demo(
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="End after the report.")] = False,
-    folder: Annotated[Path, typer.Option("--out", help="Where the two traces go.")] = Path("demo-out"),
+    folder: Annotated[
+        Path, typer.Option("--out", help="Where the two traces go; those of an earlier demo are replaced.")
+    ] = Path("demo-out"),
     fault: Annotated[
         str, typer.Option(help="What is planted (`kvscope faults list`); not every fault shows in this workload.")
     ] = "missing-copy",
     model: Annotated[str, typer.Option(help="The model to run.")] = "smollm2",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace traces there that no demo has made.")] = False,
     port: Annotated[int, typer.Option(help="Port of the dashboard, on loopback.")] = 8501,
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes what is fastest now.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output; no dashboard.")] = False,
@@ -54,13 +58,16 @@ def demo(
     if serve_after:
         check_port("127.0.0.1", port)
     planted = FAULTS[fault]
+    traces = folder / "clean.kvtrace", folder / f"{planted.name}.kvtrace"
+    for trace in traces:
+        check_replaceable(trace, "kvscope demo", overwrite=overwrite)
     console = Console(stderr=True, highlight=False) if as_json else out
     console.print(
         "[bold]KVScope demo[/]: 8 requests behind one system prompt, one of them with 3 samples, a tight pool"
     )
     loaded = load(model, device="cpu", dtype=torch.float32, threads=threads, quiet=as_json)
-    clean = _run(console, "clean run", loaded, folder / "clean.kvtrace")
-    broken = _run(console, f"planted: {planted.name}", loaded, folder / f"{planted.name}.kvtrace", planted)
+    clean = _run(console, "clean run", loaded, traces[0])
+    broken = _run(console, f"planted: {planted.name}", loaded, traces[1], planted)
     clean_check, broken_check = _check(clean.trace), _check(broken.trace)
     found = [finding for finding in broken_check.findings if finding.code == planted.code]
     good = not clean_check.findings and bool(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def _evidence(source: str, kv_memory: str, max_model_len: str | None, model: str
 
 
 def _show(console: Console, source: str, evidence: Evidence, found: Diagnosis) -> None:
-    console.width = max(console.width, 100)
+    if not console.is_terminal:
+        console.width = max(console.width, 100)
     console.print(Text.assemble(("kvscope doctor ", "bold"), source))
     if found.benefit_ratio is None:
         console.print("the limit or the lengths are not known: whether paging pays cannot be told")
@@ -87,8 +89,9 @@ def _show(console: Console, source: str, evidence: Evidence, found: Diagnosis) -
         console.print(Text(f"note: the evidence is not complete: {note}", style="bold red"))
     console.print("\n[bold]Three layers, three cures[/]")
     for layer in found.layers:
-        console.print(f"  {layer.name} [dim]({layer.cause})[/]: {layer.evidence}")
-        console.print(f"    [dim]cure: {layer.cure}[/]")
+        said = Text.assemble(layer.name, (f" ({layer.cause})", "dim"), f": {layer.evidence}")
+        console.print(Padding(said, (0, 0, 0, 2)))
+        console.print(Padding(Text(f"cure: {layer.cure}", style="dim"), (0, 0, 0, 4)))
     for title, verdicts in (
         ("Why it might not have helped", found.symptoms),
         ("When it does not pay", found.does_not_pay),
@@ -101,6 +104,6 @@ def _show(console: Console, source: str, evidence: Evidence, found: Diagnosis) -
 def _verdict(console: Console, verdict: Verdict) -> None:
     mark, style = MARKS[verdict.found]
     console.print(Text.assemble("  ", (f"{mark:12}", style), verdict.title, (f"  ({verdict.confidence})", "dim")))
-    console.print(Text(f"    {verdict.evidence}", style="dim"))
+    console.print(Padding(Text(verdict.evidence, style="dim"), (0, 0, 0, 4)))
     if verdict.found is not False:
-        console.print(Text(f"    next: {verdict.next_step}", style="dim"))
+        console.print(Padding(Text(f"next: {verdict.next_step}", style="dim"), (0, 0, 0, 4)))

@@ -19,7 +19,11 @@ def export(
     trace: Annotated[Path, typer.Argument(help="A trace (NAME.kvtrace).", metavar="TRACE")],
     to: Annotated[str, typer.Option("--to", help="perfetto, parquet, jsonl, csv, ilens or html.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to; the trace's name, here, if left out; - for standard output.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Where to; the trace's name, here, if left out; - for standard output. Missing folders are made.",
+        ),
     ] = None,
     seq_range: Annotated[
         str | None, typer.Option("--seq-range", metavar="A:B", help="Only events from number A to below B.")

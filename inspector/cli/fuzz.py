@@ -24,7 +24,9 @@ def fuzz(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same programs.")] = 0,
     replay: Annotated[str | None, typer.Option(help="Play this interleaving of a finding again, nothing else.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvscope-fuzz/1).")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Also write this JUnit XML file.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write this JUnit XML file; missing folders are made.")
+    ] = None,
     database: Annotated[Path, typer.Option(help="Folder of programs that failed before, played first.")] = Path(
         ".hypothesis/kvscope"
     ),
@@ -47,15 +49,17 @@ def fuzz(
     except ModuleNotFoundError:
         raise MissingDependency("fuzzing needs hypothesis: pip install 'kvscope[fuzz]'") from None
     from kvscope.inspector.fuzz.sandbox import run
+    from kvscope.inspector.junit_file import ready_for_junit
 
+    ready_for_junit(junit)
+    if not no_database:
+        _ready_for_programs(database)
     job = Job(
         target, seed, seconds, threads, shrink_seconds=max(5.0, seconds / 4), hang_seconds=hang,
         database=None if no_database else str(database), allow_output=allow_output, replay=replay,
     )  # fmt: skip
     with _progress(target, seconds) as progress:
         report = run(job, progress)
-    if junit is not None:
-        report.write_junit(junit)
     for note in report.notes:
         sys.stderr.write(f"kvscope: note: {note}\n")
     if as_json:
@@ -64,7 +68,22 @@ def fuzz(
         sys.stdout.write(report.text() + "\n")
     if report.unusable is not None:
         sys.stderr.write(f"kvscope: error: {' '.join(f'{target}: {report.unusable}'.split())}\n")
+    if junit is not None:
+        report.write_junit(junit)
     raise typer.Exit(report.status)
+
+
+def _ready_for_programs(folder: Path) -> None:
+    """Raises UsageError where programs that fail could not be kept."""
+    from kvscope.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"database {folder} is a file: name a folder, or give --no-database") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"database {folder} cannot be made: {reason}; give --no-database") from error
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from kvscope.inspector.cli._engine import (
     recorder,
     say,
 )
+from kvscope.inspector.units import counted
 
 
 def generate(
@@ -56,7 +57,9 @@ def generate(
     ),
     swap_space: Annotated[str | None, typer.Option(help="Host memory for --preemption swap, such as 64MiB.")] = None,
     prefix_sharing: Annotated[bool, typer.Option(help="Find equal prompt prefixes and share their blocks.")] = True,
-    trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Record into this folder (NAME.kvtrace); missing folders are made.")
+    ] = None,
     record: Annotated[
         str, typer.Option(help="off, trace, or sanitize (adds call stacks, and checks every step as it ends).")
     ] = "trace",
@@ -82,9 +85,13 @@ def generate(
     """
     from kvscope.engine.model.registry import locate
     from kvscope.engine.scheduler import SchedulerConfig
-    from kvscope.engine.sequence import SamplingParams
+    from kvscope.engine.sequence import MAX_SAMPLES, SamplingParams
+    from kvscope.errors import UsageError
+    from kvscope.inspector.watch import watched
 
     # What can be refused without torch is refused before it is loaded.
+    if not 1 <= n <= MAX_SAMPLES:
+        raise UsageError(f"--samples is {n}: must be 1..{MAX_SAMPLES}")
     params = SamplingParams(
         max_tokens, temperature, top_k, top_p, seed, n, beams=beams, length_penalty=length_penalty
     )  # fmt: skip
@@ -93,7 +100,10 @@ def generate(
     )
     pool = PoolOptions(block_size, num_blocks, kv_memory, swap_space)
     pool.check(swaps=preemption == "swap")
+    for block in watch or ():
+        watched(block, num_blocks if kv_memory is None else None)
     texts = [_text(prompt) for prompt in prompts]
+    check_text("the system message", system or "")
     priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
     locate(model)
 
@@ -120,7 +130,7 @@ def generate(
                 if not as_json:
                     view.show()
                 kept = f"; the trace {trace} is whole up to here" if sink is not None else ""
-                say(f"\ninterrupted after {view.tokens} tokens{kept}")
+                say(f"\ninterrupted after {counted(view.tokens, 'token')}{kept}")
                 raise
         view.finish(as_json, encoded, trace if sink is not None else None)
 
@@ -136,9 +146,21 @@ def _text(prompt: str) -> str:
             prompt = sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is not UTF-8 text: byte {error.start} is wrong") from None
+    check_text("the prompt", prompt)
     if not prompt.strip():
         raise UsageError("the prompt is empty: give at least one token")
     return prompt
+
+
+def check_text(what: str, text: str) -> None:
+    """Raises UsageError for an argument whose bytes are no UTF-8: no tokenizer takes it."""
+    from kvscope.errors import UsageError
+
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        at = len(text[: error.start].encode("utf-8", "surrogateescape"))
+        raise UsageError(f"{what} is not UTF-8 text: byte {at} is wrong") from None
 
 
 def _each(name: str, given: str, count: int) -> list[str]:
@@ -203,7 +225,9 @@ class _View:
                     sys.stdout.write(stream.push(token.token))
                     sys.stdout.flush()
                 elif status is not None:
-                    status.update(f"{self.tokens} tokens, {len(self.finish_reasons)} of {total} samples done")
+                    status.update(
+                        f"{counted(self.tokens, 'token')}, {len(self.finish_reasons)} of {total} samples done"
+                    )
                 self.seconds = time.perf_counter() - start
         if self.live:
             sys.stdout.write(stream.finish() + "\n")
@@ -239,7 +263,7 @@ class _View:
             return
         self.show()
         pace = f", {rate:.1f} tokens/s" if rate else ""
-        say(f"\n{self.tokens} tokens{pace}")
+        say(f"\n{counted(self.tokens, 'token')} generated{pace}")
         if trace is not None:
             say(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}")
 

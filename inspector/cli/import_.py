@@ -16,7 +16,10 @@ from kvscope.inspector.cli._files import named_after, progress
 def import_file(
     file: Annotated[Path, typer.Argument(help="What `kvscope export --to jsonl` wrote.", metavar="FILE")],
     form: Annotated[str, typer.Option("--from", help="The form of the file: jsonl.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The trace; the file's name, here, if left out.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The trace; the file's name, here, if left out. Missing folders are made."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what came in as one JSON object.")] = False,
 ) -> None:

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvscope.inspector.cli._files import readable
-
-ABSENT = "-"
+from kvscope.inspector.units import number, percent, size, span
 
 
 def inspect(
@@ -42,8 +41,8 @@ def inspect(
         }
         sys.stdout.write(json.dumps(told[0] if len(found) == 1 else several, ensure_ascii=False) + "\n")
     console = Console(highlight=False)
-    for number, path in enumerate(found) if not as_json else ():
-        if number:
+    for at, path in enumerate(found) if not as_json else ():
+        if at:
             console.print()
         show(console, str(path), summary(open_trace(path)))
     if failed:
@@ -65,6 +64,12 @@ def show(console: Console, name: str, m: dict[str, Any]) -> None:
         f"[dim]{model}{m['events']:,} events in {m['duration_s']:.2f} s; {geometry['num_blocks']:,} blocks of "
         f"{geometry['block_size']} slots, {each} each, {whole} in all[/]"
     )
+    health = m["health"]
+    lost = health["lost_events"] - health["let_go_events"] + health["dropped_events"]  # but for what was to go
+    if lost:
+        rest = ": what follows comes from what else was written" if not m["events"] else ""
+        of = f"all {lost:,}" if not m["events"] else f"{lost:,} of {lost + m['events']:,}"
+        console.print(Text(f"damaged: {of} events are missing{rest}", style="bold red"))
     _requests(table, m, requests)
     _blocks(table, m, geometry)
     _ratios(table, m)
@@ -99,7 +104,7 @@ def _blocks(table: Table, m: dict[str, Any], geometry: dict[str, Any]) -> None:
         values = m["blocks"][name]
         table.add_row(name.replace("_", " "), number(values["peak"]), number(values["mean"], 1), note)
     held = m["held_blocks"]
-    share = f"{100 * held['peak'] / geometry['num_blocks']:.0f} % of the pool at the peak" if held["peak"] else ""
+    share = f"{percent(held['peak'] / geometry['num_blocks'], 0)} of the pool at the peak" if held["peak"] else ""
     table.add_row("held", number(held["peak"]), number(held["mean"], 1), share)
 
 
@@ -152,34 +157,3 @@ def _health(console: Console, health: dict[str, Any]) -> None:
     console.print(f"\n[bold]trace[/]  [{style}]{closed}, {state}[/]")
     for line in health["warnings"]:
         console.print(Text(f"       {line}", style="yellow"))
-
-
-def number(value: float | int | None, digits: int = 0) -> str:
-    """A number with thousands separators; a dash for none."""
-    return ABSENT if value is None else f"{value:,.{digits}f}"
-
-
-def percent(value: float | None) -> str:
-    """A ratio in percent."""
-    return ABSENT if value is None else f"{100 * value:.1f} %"
-
-
-def span(seconds: float | None) -> str:
-    """A duration in the unit that suits it."""
-    if seconds is None:
-        return ABSENT
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.1f} {unit}"
-    return f"{seconds / 1e-9:.0f} ns"
-
-
-def size(count: float | int | None) -> str:
-    """Bytes in a binary unit; a dash where memory is only accounted for."""
-    if not count:
-        return ABSENT if count is None else "0 B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"

@@ -16,7 +16,8 @@ from kvscope.inspector.cli._files import named_after
 def pack(
     trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
     file: Annotated[
-        Path | None, typer.Argument(help="The file; NAME.kvpack, here, if left out.", metavar="FILE")
+        Path | None,
+        typer.Argument(help="The file; NAME.kvpack, here, if left out. Missing folders are made.", metavar="FILE"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
@@ -34,7 +35,8 @@ def pack(
 def unpack(
     file: Annotated[Path, typer.Argument(help="A packed trace (NAME.kvpack).", metavar="FILE")],
     folder: Annotated[
-        Path | None, typer.Argument(help="The folder; NAME.kvtrace, here, if left out.", metavar="DIR")
+        Path | None,
+        typer.Argument(help="The folder; NAME.kvtrace, here, if left out. Missing folders are made.", metavar="DIR"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvscope.errors import UsageError
-from kvscope.inspector.cli.inspect import ABSENT, number, percent, size
+from kvscope.inspector.units import ABSENT, number, percent, size
 
 if TYPE_CHECKING:
     from kvscope.inspector.plan import BlockSize
@@ -280,7 +280,8 @@ def _lengths(text: str) -> list[int]:
 
 def _console() -> Console:
     console = Console(highlight=False)
-    console.width = max(console.width, 100)
+    if not console.is_terminal:
+        console.width = max(console.width, 100)
     return console
 
 

@@ -31,8 +31,13 @@ def races(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same schedules.")] = 0,
     replay: Annotated[str | None, typer.Option(help="Play this string only.")] = None,
     out: Annotated[Path, typer.Option(help="With --example smollm2: where the two traces go.")] = Path("races-out"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --example smollm2: replace traces there that it has not made.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvscope-races/1).")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Also write this JUnit XML file.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write this JUnit XML file; missing folders are made.")
+    ] = None,
 ) -> None:
     """Run a few threads over one object under many schedules, and print the shortest that goes wrong.
 
@@ -49,21 +54,24 @@ def races(
         _list(as_json)
         return
     if example == "smollm2":
-        _story(out, replay, as_json)
+        _story(out, replay, as_json, overwrite=overwrite)
         return
+    from kvscope.inspector.junit_file import ready_for_junit
+
+    ready_for_junit(junit)
     with _progress(target or str(example), seconds) as progress:
         result = _explore(
             target, example, level, progress, scheduler=scheduler, seconds=seconds, schedules=schedules,
             preemptions=preemptions, depth=depth, threads=threads, seed=seed, replay=replay,
         )  # fmt: skip
-    if junit is not None:
-        from kvscope.inspector.races.junit import write_junit
-
-        write_junit(junit, target or f"example {example}", result)
     if as_json:
         sys.stdout.write(json.dumps({"schema": "kvscope-races/1", **result.to_json()}, ensure_ascii=False) + "\n")
     else:
         _print(result)
+    if junit is not None:
+        from kvscope.inspector.races.junit import write_junit
+
+        write_junit(junit, target or f"example {example}", result)
     raise typer.Exit(1 if result.found else 0)
 
 
@@ -142,9 +150,14 @@ def _progress(what: str, seconds: float) -> Iterator[Callable[[int, float], None
         )
 
 
-def _story(folder: Path, replay: str | None, as_json: bool) -> None:
+def _story(folder: Path, replay: str | None, as_json: bool, *, overwrite: bool) -> None:
     """The articles' story on the real model."""
     from kvscope.engine.model.registry import locate
+    from kvscope.inspector.cli._files import check_replaceable
+    from kvscope.inspector.races.story_model import ENGINE, TRACES
+
+    for name in TRACES:
+        check_replaceable(folder / name, ENGINE, overwrite=overwrite)
 
     locate("smollm2")
     import torch

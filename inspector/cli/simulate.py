@@ -17,7 +17,7 @@ from rich.text import Text
 
 from kvscope.errors import UsageError
 from kvscope.inspector.cli._engine import errors, interruptible, say
-from kvscope.inspector.cli.inspect import ABSENT, number, percent, size, span
+from kvscope.inspector.units import ABSENT, number, percent, size, span
 
 if TYPE_CHECKING:
     from kvscope.inspector.shapes import ModelShape
@@ -54,7 +54,9 @@ def simulate(
         False
     ),
     jobs: Annotated[int, typer.Option(help="Cells that run side by side, one process each.")] = 1,
-    trace: Annotated[Path | None, typer.Option(help="Record into this folder, for the dashboard.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Record into this folder, for the dashboard; missing folders are made.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:

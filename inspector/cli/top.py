@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kvscope.errors import UsageError
+from kvscope.inspector.units import percent
 
 if TYPE_CHECKING:
     from kvscope.inspector.top import Glance, History, Source
@@ -101,6 +102,10 @@ def _title(glance: Glance) -> Text:
         text.append(f"  {glance.failed}", "bold red")
     if glance.totals.get("dropped_events"):
         text.append(f"  {glance.totals['dropped_events']:,} events dropped: what is shown is incomplete", "bold red")
+    if glance.missing and not glance.totals.get("events"):
+        text.append(f"  damaged: all {glance.missing:,} events are missing, and nothing can be shown", "bold red")
+    elif glance.missing:
+        text.append(f"  damaged: {glance.missing:,} events are missing: what is shown is incomplete", "bold red")
     return text
 
 
@@ -113,14 +118,15 @@ def _stats(glance: Glance, history: History, width: int) -> list[Text]:
         if totals.get("prefix_query_tokens")
         else None
     )
+    kind = "tokens" if "generated_tokens" in totals else "computed"  # of answers; or positions, prompts' as well
     figures = [
-        ("in use", _percent(used), "bold red" if used >= 0.98 else "yellow" if used >= 0.9 else "bold"),
+        ("in use", percent(used), "bold red" if used >= 0.98 else "yellow" if used >= 0.9 else "bold"),
         ("running", str(pool["running"]), "bold"), ("waiting", str(pool["waiting"]), "bold"),
-        ("hit rate", _percent(hits), "bold"), ("tail waste", _percent(pool["tail_waste"]), "bold"),
+        ("hit rate", percent(hits), "bold"), ("tail waste", percent(pool["tail_waste"]), "bold"),
         ("saved", f"{pool['saved_blocks']:,}", "bold"), ("cow", f"{totals.get('cow_copies', 0):,}", "bold"),
         ("preempted", f"{totals.get('preemptions', 0):,}", "bold"),
         ("evicted", f"{totals.get('evictions', 0):,}", "bold"),
-        ("tokens/s", _rate(rates["tokens_per_s"]), "bold"), ("events/s", _rate(rates["events_per_s"]), "bold"),
+        (f"{kind}/s", _rate(rates["tokens_per_s"]), "bold"), ("events/s", _rate(rates["events_per_s"]), "bold"),
     ]  # fmt: skip
     if glance.findings is not None:
         count = glance.findings["count"]
@@ -149,22 +155,41 @@ def _rows(figures: list[tuple[str, str, str]], width: int) -> list[list[tuple[st
 def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
     """A bar of the pool by state, its legend, and the pool in use over the last looks."""
     blocks, total = glance.pool["blocks"], glance.pool["num_blocks"]
-    bar, legend, at = Text(), Text(), 0
+    bar, at = Text(), 0
     cells = max(10, width - 1)
     seen = 0
     for name, letter, colour in STATES:
         seen += blocks[name]
         end = round(seen / total * cells)
-        bar.append(letter * (end - at), f"on {colour} {colour}" if letter != "F" else "#3A4149")
+        bar.append(shown(letter) * (end - at), f"on {colour} {colour}" if letter != "F" else "#3A4149")
         at = end
-        legend.append(f"{letter} ", f"bold {colour}")
-        legend.append(f"{name.replace('_', ' ')} {blocks[name]:,}   ")
-    lines = [Text(), bar, legend]
+    lines = [Text(), bar, *_legend(glance, cells)]
     used = history.used()[-(cells - 8) :]
     if len(used) > 1:
         line = Text().append("in use  ", "dim")
         line.append("".join(_SPARKS[min(8, round(value * 8))] for value in used), COLOURS["P"])
         lines.append(line)
+    return lines
+
+
+def shown(letter: str) -> str:
+    """A block's letter as it is drawn: a free one is a point."""
+    return "·" if letter == "F" else letter
+
+
+def _legend(glance: Glance, width: int) -> list[Text]:
+    """What the letters mean, broken between them where a line is full."""
+    told = [(letter, colour, f"{name.replace('_', ' ')} {glance.pool['blocks'][name]:,}")
+            for name, letter, colour in STATES]  # fmt: skip
+    if "W" in glance.cells(1 << 17)[1]:
+        told.append(("W", COLOURS["W"], "being written"))
+    lines = [Text()]
+    for letter, colour, words in told:
+        if lines[-1].cell_len + len(words) + 2 > width:
+            lines.append(Text())
+        lines[-1].append(f"{shown(letter)} ", f"bold {colour}").append(f"{words}   ")
+    for line in lines:
+        line.rstrip()
     return lines
 
 
@@ -178,15 +203,11 @@ def _map(glance: Glance, width: int, rows: int) -> list[Text]:
         line = Text().append(f"{at * per:>8} ", "dim")
         for letter, run in itertools.groupby(cells[at : at + columns]):
             count = len(list(run))
-            line.append("·" * count if letter == "F" else letter * count, "dim" if letter == "F" else COLOURS[letter])
+            line.append(shown(letter) * count, "dim" if letter == "F" else COLOURS[letter])
         lines.append(line)
     if per > 1:
         lines.append(Text(f"         a letter stands for {per:,} blocks: the most telling of them", "dim"))
     return lines
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
 
 
 def _rate(value: float | None) -> str:

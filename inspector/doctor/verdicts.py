@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvscope.inspector.doctor.evidence import Evidence
+from kvscope.inspector.units import percent
 
 PAYS = 1.5  # benefit ratio from which paging saves a third of a reservation or more
 NEAR_LIMIT = 0.75  # of max_model_len: a request as long as that gains little
@@ -75,18 +76,27 @@ def _layers(e: Evidence) -> tuple[Layer, ...]:
     simulated = e.source == "workload"
     holes = "if it grew contiguously (first fit)" if simulated else "of the free memory lies in pieces"
     reserved = "if each reserved the limit" if simulated else "of what was reserved stayed empty"
-    waits = _percent(e.waits_for_memory)
     return (
         Layer("external fragmentation", "allocator", e.external_fragmentation,
-              f"{_percent(e.external_fragmentation)} {holes}; none in a paged pool, whose blocks are all alike",
+              f"{_measured(e.external_fragmentation, holes)}; none in a paged pool, whose blocks are all alike",
               "page, or compact; more memory does not help"),
         Layer("reservation waste", "scheduling policy", e.reservation_waste,
-              f"{_percent(e.reservation_waste)} {reserved}; a paged pool wastes {_percent(e.tail_waste)} in tails",
+              f"{_measured(e.reservation_waste, reserved)}; in the tails of a paged pool {_tails(e)}",
               "take blocks as they are needed; a better allocator does not help"),
         Layer("pool exhausted", "capacity", e.waits_for_memory,
-              f"the queue waits for blocks {waits} of the time; {e.preemptions:,} preemptions, {e.refusals:,} refusals",
+              f"{_waits(e)}; {e.preemptions:,} preemptions, {e.refusals:,} refusals",
               "more memory for KV, fewer bytes per token (fp8, fewer KV heads), or less load; paging does not help"),
     )  # fmt: skip
+
+
+def _tails(e: Evidence) -> str:
+    return f"{percent(e.tail_waste)} of what is held is empty" if e.tail_waste is not None else "nothing was measured"
+
+
+def _waits(e: Evidence) -> str:
+    if e.waits_for_memory is None:
+        return "how long the queue waits for blocks was not measured"
+    return f"the queue waits for blocks {percent(e.waits_for_memory)} of the time"
 
 
 def _symptoms(e: Evidence) -> tuple[Verdict, ...]:
@@ -108,7 +118,9 @@ def _long(e: Evidence) -> Verdict:
     if not e.max_model_len or not e.lengths:
         return Verdict(name, title, None, "low", "the limit or the lengths are not known", "record max_model_len")
     near = sum(length >= NEAR_LIMIT * e.max_model_len for length in e.lengths) / len(e.lengths)
-    said = f"{near:.0%} of the sequences reach {NEAR_LIMIT:.0%} of the limit of {e.max_model_len:,} tokens"
+    said = (
+        f"{percent(near, 0)} of the sequences reach {percent(NEAR_LIMIT, 0)} of the limit of {e.max_model_len:,} tokens"
+    )
     return Verdict(name, title, near > 0.25, "high", said, "expected: what they reserve they use; nothing to cure")
 
 
@@ -118,7 +130,7 @@ def _short(e: Evidence) -> Verdict:
         return Verdict(name, title, None, "low", "no lengths are known", "record a run that finishes requests")
     tiny = sum(length < 2 * e.block_size for length in e.lengths) / len(e.lengths)
     tail = e.tail_waste or 0.0
-    said = f"{tiny:.0%} of the sequences are below two blocks of {e.block_size}; tails waste {_percent(e.tail_waste)}"
+    said = f"{percent(tiny, 0)} of the sequences are below two blocks of {e.block_size}; in tails {_tails(e)}"
     step = f"smaller blocks than {e.block_size} against tails, larger ones against table overhead: kvscope plan card"
     found = True if tiny > 0.25 or tail > 0.3 else None if e.tail_waste is None else False
     return Verdict(name, title, found, "medium", said, step)
@@ -128,7 +140,7 @@ def _apart(e: Evidence) -> Verdict:
     name, title = "sharing-does-not-engage", "prefix sharing does not engage"
     if e.prompts < 2:
         return Verdict(name, title, None, "low", "there are not two prompts to share", "nothing to do")
-    hits = f"prefix hits {_percent(e.prefix_hit_rate)} of the prompt tokens"
+    hits = f"prefix hits: {_measured(e.prefix_hit_rate, 'of the prompt tokens')}"
     if e.splits:
         s = e.splits[0]
         said = (
@@ -152,7 +164,7 @@ def _still_out(e: Evidence) -> Verdict:
     name, title = "still-out-of-memory", "still out of memory"
     share = e.waits_for_memory or 0.0
     out = bool(e.refusals or share > 0.2)
-    said = f"{e.refusals:,} refusals, the queue waits for blocks {_percent(e.waits_for_memory)} of the time"
+    said = f"{e.refusals:,} refusals, {_waits(e)}"
     step = "the pool is too small beside weights and activations: kvscope plan card says what is left for KV"
     return Verdict(name, title, out, "medium" if out else "high", said, step if out else "nothing to do")
 
@@ -178,5 +190,6 @@ def _cases(e: Evidence) -> tuple[Verdict, ...]:
     )  # fmt: skip
 
 
-def _percent(value: float | None) -> str:
-    return "(not measured)" if value is None else f"{100 * value:.1f} %"
+def _measured(value: float | None, of: str) -> str:
+    """`1.5 % of it`, or that it was not measured."""
+    return f"{percent(value)} {of}" if value is not None else "not measured"

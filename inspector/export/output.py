@@ -20,13 +20,16 @@ class ExportError(KVScopeError):
 def new_file(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
     """A file that takes its place when the block ends well, and leaves nothing behind when it does not.
 
+    Folders that it would lie in are made.
+
     Raises:
-        UsageError: something is there already, or the folder that it would be in is not.
+        UsageError: something is there already.
         ExportError: it cannot be written.
     """
     _check_free(path, overwrite, folder=False)
     partial = _partial(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
             yield file
         os.replace(partial, path)
@@ -40,6 +43,8 @@ def new_file(path: Path, overwrite: bool = False) -> Iterator[BinaryIO]:
 def new_folder(path: Path, names: frozenset[str], overwrite: bool = False) -> Iterator[Path]:
     """A folder that takes its place when the block ends well, and leaves nothing behind when it does not.
 
+    Folders that it would lie in are made.
+
     Args:
         names: the files that will be in it; a folder that holds others is never replaced.
 
@@ -52,7 +57,7 @@ def new_folder(path: Path, names: frozenset[str], overwrite: bool = False) -> It
         raise UsageError(f"cannot replace {path}: it holds more than an export; choose another --out")
     partial = _partial(path)
     try:
-        partial.mkdir()
+        partial.mkdir(parents=True)
         yield partial
         if path.is_dir():
             shutil.rmtree(path)
@@ -74,6 +79,4 @@ def _check_free(path: Path, overwrite: bool, *, folder: bool) -> None:
 
 
 def _partial(path: Path) -> Path:
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     return path.parent / f".{path.name}.partial-{os.getpid()}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from kvscope.inspector.fuzz.protocol import NAMES
+from kvscope.inspector.junit_file import write_suite, xml_text
 
 BEAT_S = 0.2  # how often a worker says how far it is
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +90,20 @@ class Report:
 
     def write_junit(self, path: Path) -> None:
         """One test case per rule; the file is whole or not there."""
-        suite = ElementTree.Element("testsuite", name=_text(f"kvscope fuzz {self.job.target}"))
+        suite = ElementTree.Element("testsuite", name=xml_text(f"kvscope fuzz {self.job.target}"))
         codes = [*NAMES] if self.finding is None or self.finding.code in NAMES else [*NAMES, self.finding.code]
         for code in codes:
             name = f"{code} {NAMES.get(code, 'race')}"
             case = ElementTree.SubElement(suite, "testcase", classname="kvscope.fuzz", name=name, time="0")
             if self.finding is not None and self.finding.code == code:
-                failure = ElementTree.SubElement(case, "failure", type=code, message=_text(self.finding.why))
-                failure.text = _text(self.text())
+                failure = ElementTree.SubElement(case, "failure", type=code, message=xml_text(self.finding.why))
+                failure.text = xml_text(self.text())
         if self.unusable:
             case = ElementTree.SubElement(suite, "testcase", classname="kvscope.fuzz", name="target", time="0")
-            ElementTree.SubElement(case, "error", type="unusable", message=_text(self.unusable))
+            ElementTree.SubElement(case, "error", type="unusable", message=xml_text(self.unusable))
         counts = {"tests": len(codes) + bool(self.unusable), "failures": int(self.finding is not None),
                   "errors": int(bool(self.unusable)), "skipped": 0}  # fmt: skip
         for key, value in counts.items():
             suite.set(key, str(value))
         suite.set("time", f"{self.elapsed_s:.3f}")
-        beside = path.with_name(path.name + ".part")
-        ElementTree.ElementTree(suite).write(beside, encoding="utf-8", xml_declaration=True)
-        beside.replace(path)
-
-
-def _text(text: str) -> str:
-    """Without the characters that XML cannot hold."""
-    return _NOT_XML.sub("?", text)
+        write_suite(path, suite)

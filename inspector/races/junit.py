@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from kvscope.inspector.junit_file import write_suite, xml_text
+
 if TYPE_CHECKING:
     from kvscope.inspector.races.allocators import AllocatorOutcome
     from kvscope.inspector.races.outcome import Outcome
-
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(path: Path, name: str, result: Outcome | AllocatorOutcome) -> None:
@@ -22,18 +21,11 @@ def write_junit(path: Path, name: str, result: Outcome | AllocatorOutcome) -> No
         time=f"{result.seconds:.3f}",
     )  # fmt: skip
     case = ElementTree.SubElement(
-        suite, "testcase", classname="kvscope.races", name=_text(name), time=suite.attrib["time"]
+        suite, "testcase", classname="kvscope.races", name=xml_text(name), time=suite.attrib["time"]
     )
-    text = _text(result.text())
+    text = xml_text(result.text())
     if result.found:
         ElementTree.SubElement(case, "failure", type="race", message=text.split("\n")[0]).text = text
     else:
         ElementTree.SubElement(case, "system-out").text = text
-    beside = path.with_name(path.name + ".part")
-    ElementTree.ElementTree(suite).write(beside, encoding="utf-8", xml_declaration=True)
-    beside.replace(path)
-
-
-def _text(text: str) -> str:
-    """Without the characters that XML cannot hold."""
-    return _NOT_XML.sub("?", text)
+    write_suite(path, suite)

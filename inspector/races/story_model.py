@@ -29,6 +29,8 @@ SYSTEM = "You are the keeper of a lighthouse on a small rocky island. You answer
 QUESTION = "Please tell me a story about the great storm that came last winter."
 MAX_TOKENS = (12, 16, 24, 24)
 SEED = 11
+ENGINE = "kvscope races"  # as the traces say who made them
+TRACES = ("racy.kvtrace", "mended.kvtrace")
 
 
 class SwitchingRecorder(Switching, Recorder):
@@ -127,9 +129,9 @@ def tell(
     if outcome.replay is None:
         raise UsageError("this schedule does no harm on shadow memory: nothing to show on the model")
     runs = []
-    for name, manager in (("racy", CountsNotAtomic), ("mended", CountsMended)):
-        on_run(f"playing it on the model, {name} pool")
-        trace = folder / f"{name}.kvtrace"
+    for name, manager in zip(TRACES, (CountsNotAtomic, CountsMended), strict=True):
+        trace = folder / name
+        on_run(f"playing it on the model, {trace.stem} pool")
         runs.append(play(loaded, tokens, Replay.parse(outcome.replay), manager, trace, max_tokens, overwrite=overwrite))
     return StoryTold(outcome, runs[0], runs[1], QUESTION)
 
@@ -148,7 +150,7 @@ def play(
         told.texts = [device.text(sequence) for sequence in story.samples]
         told.errors = story.errors
 
-    with SwitchingRecorder(trace, pool=facts, engine="kvscope races", record="sanitize", sealing="inline",
+    with SwitchingRecorder(trace, pool=facts, engine=ENGINE, record="sanitize", sealing="inline",
                            overwrite=overwrite) as sink:  # fmt: skip
         config = loaded.config
         sink.fact({"type": "model", "name": config.name, "num_layers": config.num_layers, "dtype_bytes": 4,

@@ -30,6 +30,8 @@ DEFAULTS = {"requests": "100", "prompt": "512", "output": "128", "rate": "0", "s
 MAX_REQUESTS = 10_000_000
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(k?)")
 Length = Callable[[random.Random], int]
+_IN_TOKENS = ("prompt", "output", "system")
+_LENGTHS = ("prompt", "output")
 
 
 def generate(spec: str, limit: int | None = None) -> Workload:
@@ -86,22 +88,31 @@ def _values(spec: str) -> dict[str, str]:
     return values
 
 
-def _number(key: str, text: str) -> float:
+def _number(text: str) -> float | None:
+    """`450`, or `6k`, which is 6 x 1024; None for anything else."""
     match = _NUMBER.fullmatch(text.strip().lower())
-    if match is None:
-        raise UsageError(f"gen: {key} is {text!r}: wanted a number of tokens, such as 450 or 6k")
-    return float(match[1]) * (1024 if match[2] else 1)
+    return float(match[1]) * (1024 if match[2] else 1) if match is not None else None
 
 
-def _integer(key: str, text: str, low: int, high: int) -> int:
-    value = _number(key, text)
+def _integer(key: str, text: str, low: int, high: int, given: str | None = None) -> int:
+    """A whole number; `given` is all that was given for the key, where `text` is a part of it."""
+    value = _number(text)
+    said = text if given is None else given
+    if value is None:
+        wanted = "tokens, such as 450 or 6k" if key in _IN_TOKENS else f"a whole number, {low}..{high:,}"
+        wanted += "; or 100-1024, exp:450, ln:6k:0.6" if key in _LENGTHS else ""
+        raise UsageError(f"gen: {key} is {said!r}: wanted {wanted}")
     if not low <= value <= high or value != int(value):
-        raise UsageError(f"gen: {key} is {text}: must be a whole number, {low}..{high:,}")
+        unit = "tokens" if key in _IN_TOKENS else key
+        part = f" ({text.strip()})" if said != text else ""
+        raise UsageError(f"gen: {key} is {said}{part}: must be a whole number of {unit}, {low}..{high:,}")
     return int(value)
 
 
 def _rate(text: str) -> float:
-    value = _number("rate", text)
+    value = _number(text)
+    if value is None:
+        raise UsageError(f"gen: rate is {text!r}: wanted arrivals per second, such as 20 or 0.5; 0 is all at once")
     if value and not 1e-6 <= value <= 1e9:
         raise UsageError(f"gen: rate is {text}: must be 0 (all at once), or up to a billion per second")
     return value
@@ -115,18 +126,18 @@ def _length(key: str, text: str, most: int) -> Length:
 
     kind, _, rest = text.partition(":")
     if kind == "exp":
-        mean = _integer(key, rest, 1, most)
+        mean = _integer(key, rest, 1, most, text)
         return lambda chance: cut(chance.expovariate(1 / mean))
     if kind == "ln":
         first, _, second = rest.partition(":")
-        mean, sigma = _integer(key, first, 1, most), _number(key, second or "0.5")
-        if not 0 <= sigma <= 5:
-            raise UsageError(f"gen: sigma of {key} is {second}: must be 0..5")
+        mean, sigma = _integer(key, first, 1, most, text), _number(second or "0.5")
+        if sigma is None or not 0 <= sigma <= 5:
+            raise UsageError(f"gen: {key} is {text}: its sigma must be a number, 0..5")
         mu = math.log(mean) - sigma**2 / 2
         return lambda chance: cut(chance.lognormvariate(mu, sigma))
     if "-" in text:
         first, _, second = text.partition("-")
-        low, high = _integer(key, first, 1, most), _integer(key, second, 1, most)
+        low, high = _integer(key, first, 1, most, text), _integer(key, second, 1, most, text)
         if low > high:
             raise UsageError(f"gen: {key} is {text}: the first length is above the second")
         return lambda chance: chance.randint(low, high)

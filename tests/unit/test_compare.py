@@ -100,7 +100,7 @@ def test_real_runs_and_the_command(toy_traces: dict[str, Path], capsys: pytest.C
     assert answer == json.loads(json.dumps(found.to_json()))
     assert cli.run(["compare", a, b]) == 0
     shown = capsys.readouterr().out
-    assert "cow_copies" in shown
+    assert "copies on write" in shown
     assert "95 % interval" in shown
     assert cli.run(["compare", a, "nowhere.kvtrace"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -158,7 +158,7 @@ def test_json_holds_the_same() -> None:
 
 def test_command(toy_traces: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["explain", str(toy_traces["missing-copy"]), "--request", "lighthouse"]) == 1
-    assert "damaged from token 1 on" in capsys.readouterr().out
+    assert "damaged from token 1 of its output on" in capsys.readouterr().out
     assert cli.run(["explain", str(toy_traces["clean"]), "--request", "lighthouse", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "clean"
     assert cli.run(["explain", str(toy_traces["clean"]), "--request", "x"]) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvscope.inspector import cli
-from kvscope.inspector.cli.inspect import number, percent, size, span
+from kvscope.inspector.units import number, percent, size, span
 from kvscope.traces import Kind, PoolFacts, Reason, Recorder, compiled, pack_range
 from kvscope.traces.manifest import manifest_crc
 

@@ -169,7 +169,9 @@ def test_geometry_and_health() -> None:
     m = summary(trace.alloc(0, seq_id=1).lose(7).write(0, 0, 1, seq_id=1))
     assert m["geometry"]["pool_bytes"] == 512
     assert m["geometry"]["bytes_per_token"] == 16
-    assert m["health"] == {"clean_close": False, "dropped_events": 3, "lost_events": 7, "warnings": ["torn tail"]}
+    assert m["health"] == {
+        "clean_close": False, "dropped_events": 3, "lost_events": 7, "let_go_events": 0, "warnings": ["torn tail"],
+    }  # fmt: skip
 
 
 def test_a_million_events_take_seconds() -> None:

@@ -195,7 +195,7 @@ def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
     assert last[0].startswith("m  live  seq ")
     assert all(len(line) <= columns for line in last)
     names = " ".join(last)
-    for word in ("in use", "running", "hit rate", "tokens/s", "findings", "P private", "F free"):
+    for word in ("in use", "running", "hit rate", "tokens/s", "findings", "P private", "· free"):
         assert word in names
     cells = "".join(line[9:] for line in last if re.match(r" +\d+ [PSTCQFW·]+$", line))
     assert len(cells) == 64
