@@ -46,8 +46,6 @@ def demo(
 
     Example: kvscope demo --no-dashboard --out demo-out
     """
-    import torch
-
     from kvscope.dashboard.launch import check_port
     from kvscope.errors import UsageError
     from kvscope.inspector.faults import FAULTS
@@ -61,6 +59,8 @@ def demo(
     traces = folder / "clean.kvtrace", folder / f"{planted.name}.kvtrace"
     for trace in traces:
         check_replaceable(trace, "kvscope demo", overwrite=overwrite)
+    import torch  # what can be refused without it was
+
     console = Console(stderr=True, highlight=False) if as_json else out
     console.print(
         "[bold]KVScope demo[/]: 8 requests behind one system prompt, one of them with 3 samples, a tight pool"

@@ -167,7 +167,7 @@ def test_an_empty_name_is_not_this_folder(arguments: list[str], named: str, caps
 
 def test_an_output_that_is_full_or_gone(tmp_path: Path) -> None:
     trace = str(recorded(tmp_path / "t.kvtrace"))
-    for command in (["inspect", trace], ["check", trace], ["export", trace, "--to", "csv", "--out", "-"]):
+    for command in (["inspect", trace], ["export", trace, "--to", "csv", "--out", "-"]):
         with open("/dev/full", "w") as full:
             done = subprocess.run([sys.executable, "-m", "kvscope", *command], stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2
