@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types bench races soak mutants browser clean
+.PHONY: help demo test lint types bench races soak asan mutants browser clean
 
 help:
 	@echo "make demo    the real model, a planted bug, the report, the dashboard (Ctrl-C ends it)"
@@ -15,7 +15,8 @@ help:
 	@echo "make races   every schedule of our pool up to 3 preemptions, and every planted concurrency fault"
 	@echo "make soak    a million mixed operations beside a reference, then eight threads on one pool for a minute,"
 	@echo "             10,000 clean runs in which nothing may be found, then 1,000 clients of the server at once,"
-	@echo "             a million rule steps of the fuzzer, every mutant"
+	@echo "             a million rule steps of the fuzzer, the part in C under AddressSanitizer, every mutant"
+	@echo "make asan    what is written in C under AddressSanitizer and UBSan (needs gcc)"
 	@echo "make mutants mutation testing of pool, tables, prefix cache and sanitizer, for 14 minutes"
 
 $(VENV)/python.ok:
@@ -26,7 +27,7 @@ $(VENV)/python.ok:
 	@touch $@
 
 # Two layers: what the demo needs, and what the tests need on top.
-$(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml setup.py $(wildcard */*.c) constraints.txt
+$(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml setup.py $(wildcard */*.[ch] */*/*.[ch]) constraints.txt
 	@echo "installing kvscope with engine and dashboard into $(VENV) (once) ..."
 	@$(PIP) torch
 	@$(PIP) -e '.[engine,dashboard]'
@@ -73,7 +74,11 @@ soak: $(VENV)/dev.ok
 	@$(BIN)/kvscope models get smollm2
 	@$(BIN)/python tests/run.py quality -- --thorough -k parity
 	@$(BIN)/python -m kvscope.benchmarks.rules --steps 1000000
+	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory mutants ARGS="--seconds 86400"
+
+asan: $(VENV)/dev.ok
+	@$(BIN)/python tests/asan.py $(ARGS)
 
 # A sample of 14 minutes; all of them are part of `make soak`.
 mutants: $(VENV)/dev.ok
