@@ -6,6 +6,7 @@ A step passes them in this order; a hook that is absent costs one look at an emp
     on_begin           the step's rows and tables are fixed; nothing of it is on the device yet
     on_copy            block copies are queued, all layers
     before_attention   slots, tables and lengths as the device gets them: the step's KV is written, then it attends
+    beside_attention   all of that is queued: the host is free while the device computes
     on_step            the step has completed; its tokens are not chosen yet
     on_resize          between steps: the pool has another size, `moved` blocks were copied to where they are now
 """
@@ -38,6 +39,9 @@ class EngineHook:
 
     def before_attention(self, plan: StepPlan, inputs: StepInputs) -> None:
         """The step is about to write the slots of `inputs`, then to attend through its tables."""
+
+    def beside_attention(self, plan: StepPlan, inputs: StepInputs) -> None:
+        """The work of the step is queued and nobody waits for it yet: a GPU computes meanwhile."""
 
     def on_step(self, plan: StepPlan, logits: torch.Tensor) -> None:
         """The step has completed: `logits` are those of its sampled rows, in order."""

@@ -56,7 +56,10 @@ class Runner:
             hook.before_attention(plan, inputs)
         with torch.inference_mode():
             attend = self._on_host(inputs) if HostStep.fits(self.cache.kv) else self._on_device(inputs)
-            return self.model.forward(inputs.tokens, inputs.positions, attend, inputs.last)
+            logits = self.model.forward(inputs.tokens, inputs.positions, attend, inputs.last)
+        for hook in self.hooks:
+            hook.beside_attention(plan, inputs)
+        return logits
 
     def _on_host(self, inputs: StepInputs) -> Attend:
         start = inputs.query_start

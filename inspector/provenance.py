@@ -85,14 +85,12 @@ class Provenance(EngineHook):
         self.words.resize(num_blocks)
 
     def before_attention(self, plan: StepPlan, inputs: StepInputs) -> None:
-        """The words of the step are written, then everything that it reads is compared."""
-        self._asked = True
-        self._extend(plan)
-        step = self.manager.step_number()
-        expected = [self.expected.words(row.seq_id, row.hi) for row in plan.rows]
+        """The words of the step are written, then all that it reads is compared; on a GPU beside the attention."""
         if isinstance(self.words, DeviceWords):
-            self.words.step(plan, inputs, expected, step, self.window)
+            self.words.packed()
             return
+        self._asked = True
+        expected, step = self._expected_of(plan), self.manager.step_number()
         written = np.concatenate([words[row.lo :] for words, row in zip(expected, plan.rows, strict=True)])
         writers = np.repeat([row.seq_id for row in plan.rows], [row.hi - row.lo for row in plan.rows])
         self.words.write(inputs.slots.numpy(), written, writers, step)
@@ -104,12 +102,18 @@ class Provenance(EngineHook):
         slots, wrong = self.words.check(readings, expected)
         self._told(slots, len(readings), wrong)
 
+    def beside_attention(self, plan: StepPlan, inputs: StepInputs) -> None:
+        """On a GPU: the same, by the host while the device computes; the answer is there before a token is chosen."""
+        if isinstance(self.words, DeviceWords):
+            self._asked = True
+            self.words.step(plan, inputs, self._expected_of(plan), self.manager.step_number(), self.window)
+
     def on_step(self, plan: StepPlan, logits: torch.Tensor) -> None:
         """Raises CheckNotRun if the step attended without having been checked."""
         if not self._asked:
             raise CheckNotRun(
                 f"provenance was to be checked before step {self.manager.step_number()} attended, and was not asked: "
-                "the runner must call before_attention"
+                "the runner must call before_attention and beside_attention"
             )
         if isinstance(self.words, DeviceWords):
             slots, wrong = self.words.fetch()
@@ -132,8 +136,12 @@ class Provenance(EngineHook):
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _expected_of(self, plan: StepPlan) -> list[IntArray]:
+        """The words of all positions that each row of this step has."""
+        self._extend(plan)
+        return [self.expected.words(row.seq_id, row.hi) for row in plan.rows]
+
     def _extend(self, plan: StepPlan) -> None:
-        """The words of all positions that the rows of this step have."""
         seq_ids, tokens = [], []
         for sequence, row in zip(plan.sequences, plan.rows, strict=True):
             known = self.expected.known(row.seq_id)

@@ -50,6 +50,7 @@ class DeviceWords:
             self._buffer = torch.zeros((8, 256), dtype=torch.int64, device=device)  # expected words, one row a sequence
         self._row: dict[int, int] = {}
         self._sent: dict[int, int] = {}
+        self._packed: torch.cuda.Event | None = None  # what the engine has made of the step is there
         self._waiting: tuple[StepPlan, torch.Tensor, torch.Tensor, list[IntArray], int] | None = None
 
     def _empty(self, num_blocks: int) -> list[torch.Tensor]:
@@ -94,6 +95,11 @@ class DeviceWords:
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
+    def packed(self) -> None:
+        """The inputs of the next `step` are queued; what the engine queues from now on is not waited for by it."""
+        if self._stream is not None:
+            self._packed = torch.cuda.current_stream(self._stream.device).record_event()
+
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
         """Write the words of a step and queue the comparison of all that it reads; `fetch` has the answer."""
         self._wait_for(inputs)
@@ -110,7 +116,11 @@ class DeviceWords:
     def _wait_for(self, inputs: StepInputs) -> None:
         """What the engine's stream has made of this step is there before ours reads it, and is kept until then."""
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            if self._packed is None:
+                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            else:
+                self._stream.wait_event(self._packed)
+                self._packed = None
             for tensor in (inputs.tables, inputs.slots, inputs.seq_lens):
                 tensor.record_stream(self._stream)
 
