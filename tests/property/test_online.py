@@ -12,11 +12,13 @@ from types import ModuleType
 import pytest
 
 from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
 from kvscope.errors import Sanitized
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.online import OnlineSanitizer
+from kvscope.inspector.watch import WatchPoints
 from kvscope.traces import EventSink, Kind, PoolFacts, Recorder, compiled, open_trace
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.sink import SpelledOut
@@ -127,6 +129,28 @@ def test_rows_of_any_sink_are_looked_at(every: int | None) -> None:
         DeviceRun(6, 2, sink=online).play(operations)  # type: ignore[arg-type]
         online.close()
         assert online.checked == len(memory.events)
+        assert online.findings == []
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_more_rows_at_once_than_a_recorder_has_in_memory(tmp_path: Path, in_c: bool) -> None:
+    """They are read back from what was sealed; the others where they lie, also round the end of the ring."""
+    facts = PoolFacts(256, 2)
+    with Recorder(tmp_path / "t.kvtrace", pool=facts, hot_rows=64, seal_rows=16, sealing="inline") as recorder:
+        seen = WatchPoints(recorder, lambda hit: None)
+        with compiled.using(in_c):
+            online = OnlineSanitizer(
+                seen, num_blocks=256, block_size=2, every=1, trace=lambda: open_trace(recorder.path)
+            )
+        manager = BlockManager(256, 2, sink=online)  # type: ignore[arg-type]
+        for number, tokens in enumerate((5, 400, 3, 6, 300, 4)):
+            cached = manager.admit(number, list(range(number, tokens + number)))
+            manager.write(number, cached, tokens)
+            manager.begin_step([Scheduled(number, cached, tokens)])
+            manager.end_step()
+            manager.free(number)
+        online.close()
+        assert online.checked == recorder.next_seq > 1000
         assert online.findings == []
 
 
