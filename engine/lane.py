@@ -14,20 +14,23 @@ the row catch up.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.engine.batch import Decodes, Places
+from kvscope.engine.batch import Decodes
 from kvscope.engine.block_arrays import ENTRY, STATE, BlockState
 from kvscope.engine.free_list import FreeList, IntArray
-from kvscope.engine.lane_move import COMMITTED, KEPT, WRITING, Move
+from kvscope.engine.lane_move import COMMITTED, DIGESTS, FRONT, KEPT, LENGTHS, PARENTS, WRITING, Move
 from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.lane_seats import LaneSeats
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import PrefixIndex
 from kvscope.engine.prefix_cache import Entered, PrefixCache
+from kvscope.engine.prefix_store import HASH
 from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
@@ -42,7 +45,8 @@ _ONE, _ONE_SLOT = np.array(1), np.array(_NEXT_SLOT)  # numpy is faster with thes
 _ONE_UP = np.array(1 << 32)
 _BEFORE = np.array(-1)  # the range before that of slot 0
 _LANDING, _FRESH = np.array(COMMITTED - WRITING), np.array(WRITING)
-_IDENTITIES = KEPT.index("identities")
+_SEQ_IDS, _IDENTITIES = KEPT.index("seq_ids"), KEPT.index("identities")
+_HALVES = struct.Struct("<2q")  # of a hash
 _KINDS = (Kind.ALLOC, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.STEP_BEGIN, Kind.SCHED)
 _add = np.add
 
@@ -55,7 +59,14 @@ class Lane(LaneSeats):
     @property
     def full(self) -> IntArray:
         """Rows whose last block is full: the next token takes a fresh one."""
-        return self._turns[-self.count % self._size]
+        turn = -self.count % self._size
+        return self._order[self._bounds[turn] : self._bounds[turn + 1]]
+
+    @property
+    def needed(self) -> int:
+        """How many blocks the next token takes."""
+        turn = -self.count % self._size
+        return self._bounds[turn + 1] - self._bounds[turn]
 
     @property
     def record(self) -> LaneRows:
@@ -63,9 +74,8 @@ class Lane(LaneSeats):
         record, sink = self._record, self._pool.sink
         if record is None:
             assert sink is not None
-            kept = dict(zip(KEPT, self._kept, strict=True))
-            most = max(map(len, self._turns))
-            record = self._record = LaneRows(sink, kept["seq_ids"], kept["front"], most, self._size)
+            most = max(hi - lo for lo, hi in pairwise(self._bounds))
+            record = self._record = LaneRows(sink, self._kept[_SEQ_IDS], self._kept[FRONT], most, self._size)
             record.refresh(self.places.lives, self._who)
         elif self._stale:
             record.refresh(self.places.lives, self._who)
@@ -84,13 +94,14 @@ class Lane(LaneSeats):
 
     def append(self, tokens: Sequence[int]) -> Decodes:
         """One more token for each row; there are blocks for those that need one, and the others are `writable`."""
-        pool, words, ranges = self._pool, self._words, self._ranges
+        pool = self._pool
         if self._tokens.full:
             self._all_catch_up()
         self._tokens.add(tokens)
         full = self.full
         if len(full):
             self._take(full)
+        words, ranges = self._words, self._ranges
         self.count += 1
         _add(ranges, _ONE_SLOT, ranges)
         if self.count > self._uneven:
@@ -107,7 +118,7 @@ class Lane(LaneSeats):
         pool = self._pool
         blocks, lives = pool.hand_out(len(full))
         if self._landed != self.count:
-            self._copy_places()
+            self._renew()
         places = self.places
         lblocks = places.lblocks[full]
         _add(lblocks, _ONE, lblocks)
@@ -125,21 +136,22 @@ class Lane(LaneSeats):
             self._digest(full, lives, lblocks)
             self.record.turn(full, lives, self._who[full])
 
-    def _copy_places(self) -> None:
-        self._where = self._where.copy()
-        self.places = Places(*self._where)
+    def _renew(self) -> None:
+        self._kept = self._kept.copy()
+        self._look()
 
     def _digest(self, full: IntArray, lives: IntArray, lblocks: IntArray) -> None:
         """Count the fresh blocks of these rows in what is recorded of their tables."""
         words = life_words(lives.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
         self._who[full] += _ONE_UP
-        self._tables[full, 0] += words
-        self._tables[full, 1] = lblocks + _ONE
+        self._kept[DIGESTS, full] += words
+        self._kept[LENGTHS, full] = lblocks + _ONE
         _add(self._totals, (len(full), words.sum()), self._totals)
 
     def schedule(self, members: int) -> None:
         """Record that a step of `members` sequences begins, which computes the last token of each row."""
-        self.record.schedule(self._base + self.count, self._tables, members)
+        tables = np.ascontiguousarray(self._kept[DIGESTS : LENGTHS + 1].T)
+        self.record.schedule(self._base + self.count, tables, members)
 
     def commit(self, decodes: Decodes) -> bool:
         """The step that computed these tokens has ended: their bytes exist. False, and nothing done, unless all of
@@ -175,11 +187,12 @@ class Lane(LaneSeats):
         turned = self._prefixes.share and len(full) > 0
         content = self._tokens.last(full) if turned and self._ragged.isdisjoint(full.tolist()) else None
         if content is not None:
-            blocks, parents = self.places.blocks[full], self._parents[full]
+            blocks = self.places.blocks[full]
+            parents = np.ascontiguousarray(self._kept[PARENTS:, full].T).reshape(-1).view(HASH)
             entered = self._prefixes.publish_alike(self._before[full], blocks, parents, content)
             if entered is not None:
                 self._expected[full] = self._pool.words[blocks]
-                self._parents[full] = entered.digests
+                self._kept[PARENTS:, full] = entered.digests.view("<i8").reshape(-1, 2).T
                 for at, digest in zip(full.tolist(), entered.hashes, strict=True):
                     self._seats[at].hashes.append(digest)
                     self._seats[at].published += 1
@@ -208,7 +221,7 @@ class Lane(LaneSeats):
         self._prefixes.publish(*rows)
         self._ragged.difference_update(full.tolist())
         for at, row in zip(full.tolist(), rows, strict=True):
-            self._parents[at] = row.hashes[-1]
+            self._kept[PARENTS:, at] = _HALVES.unpack(row.hashes[-1])
 
     @property
     def tally(self) -> tuple[int, int]:

@@ -16,14 +16,20 @@ from kvscope.engine.free_list import IntArray
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.tables import SequenceTable
+from kvscope.traces.schema import to_signed
 
 WRITING = ENTRY | int(BlockState.WRITING) * STATE
 COMMITTED = ENTRY | int(BlockState.COMMITTED) * STATE
-# What a lane keeps of each row, as columns of arrays; lanes.c has the same lists.
-WHERE = ("blocks", "lives", "lblocks")  # `Places`
-KEPT = ("base", "computed", "front", "seq_ids", "since", "identities", "before", "words", "ranges", "expected", "who")
-_TABLES, _PARENTS = len(WHERE) + len(KEPT), len(WHERE) + len(KEPT) + 2
-_WORDS, _RANGES = KEPT.index("words"), KEPT.index("ranges")
+# What a lane keeps of each row, kind by kind; lanes.c has the same list.
+KEPT = (
+    "blocks", "lives", "lblocks",  # `Places`
+    "base", "computed", "front", "seq_ids", "since", "identities", "before", "words", "ranges", "expected", "who",
+    "digests", "lengths",  # of the table
+    "parents", "parents_end",  # halves of the hash of the block in front of the last one
+)  # fmt: skip
+FRONT, WORDS, RANGES, DIGESTS, LENGTHS, PARENTS = (
+    KEPT.index(name) for name in ("front", "words", "ranges", "digests", "lengths", "parents")
+)
 _HALVES = struct.Struct("<2q")  # of a hash
 _ANY = -1  # no word of a pool
 _Item = TypeVar("_Item")
@@ -57,22 +63,21 @@ class Move(NamedTuple):
 class Joining(NamedTuple):
     """The columns of rows that join a lane."""
 
-    where: IntArray  # [3, rows]
     kept: IntArray  # [len(KEPT), rows]
-    tables: IntArray  # [rows, 2]: digest and length of the table
-    parents: IntArray  # [rows, 2]: halves of the hash of the block in front of the last one
+    entries: int  # of their tables
+    digest: int  # of all of these, modulo 2**64
     even: bool  # whether no slot behind the last one of a row is filled
     landed: bool  # whether all that was issued is computed
 
     @classmethod
     def of(cls, rows: list[SequenceTable], pool: BlockPool, prefixes: PrefixCache, count: int) -> Joining:
         """The columns of these rows; the lane has taken `count` tokens."""
-        facts = array("q", chain.from_iterable(_facts(row, pool, prefixes, count) for row in rows))
-        columns: IntArray = np.array(facts, dtype=np.int64).reshape(-1, _PARENTS + 2).T
-        kept = columns[len(WHERE) : _TABLES]
-        even = (kept[_WORDS] & FILL_MASK).tolist() == (kept[_RANGES] >> 32).tolist()
+        facts = [_facts(row, pool, prefixes, count) for row in rows]
+        kept: IntArray = np.array(array("q", chain.from_iterable(facts)), dtype=np.int64).reshape(-1, len(KEPT)).T
+        entries = sum([of[LENGTHS] - of[FRONT] // pool.block_size for of in facts])
+        even = all(of[WORDS] & FILL_MASK == of[RANGES] >> 32 for of in facts)
         landed = all(row.computed == row.issued for row in rows)
-        return cls(columns[: len(WHERE)], kept, columns[_TABLES:_PARENTS].T, columns[_PARENTS:].T, even, landed)
+        return cls(kept, entries, to_signed(sum([of[DIGESTS] for of in facts])), even, landed)
 
 
 def _facts(row: SequenceTable, pool: BlockPool, prefixes: PrefixCache, count: int) -> tuple[int, ...]:

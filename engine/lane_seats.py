@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from bisect import insort
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from kvscope.engine.batch import Places
-from kvscope.engine.block_arrays import MAX_BLOCK_SIZE
 from kvscope.engine.free_list import IntArray
-from kvscope.engine.lane_move import KEPT, WHERE, Joining, Move
+from kvscope.engine.lane_move import DIGESTS, FRONT, KEPT, LENGTHS, Joining, Move
 from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.prefix_store import HASH
 from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
@@ -25,27 +21,27 @@ from kvscope.traces.sheet import stores_rows
 if TYPE_CHECKING:
     from kvscope.engine.lane import Lane
 
-_FIRST_NUMBERS = np.arange(MAX_BLOCK_SIZE + 1, dtype=np.uint16)
 NEVER = -1
 _OTHER = object()
-_COMPUTED, _FRONT = KEPT.index("computed"), KEPT.index("front")
+_COMPUTED = KEPT.index("computed")
 
 
 class LaneSeats:
     """The arrays have one element per row, in the order of the batch; `lane_move` says which there are.
 
-    places: of the last slots that were issued. A step that is still to end may read it, so `_take` makes it anew then.
-    The other arrays are written to, and made anew when the batch changes. `before`: the blocks in front of the last
-    ones, and `_parents` their hashes, but for the `_ragged` rows, whose next block is published by itself.
+    All of them are made anew when the batch changes, and by `_take` while a step is still to end, which may read
+    `places` and `_base`; else they are written to. `_order` has the
+    rows turn by turn, and `_bounds` where in it each turn begins. `before`: the blocks in front of the last
+    ones, and `parents` their hashes, but for the `_ragged` rows, whose next block is published by itself.
     `_landed`: how many tokens of the lane are computed; until one is, `computed` says how far each row is.
     `_totals`: entries and digest (modulo 2**64) of all tables, once they are recorded.
     """
 
     __slots__ = (
         "_at", "_base", "_before", "_bounds", "_desk", "_expected", "_fills", "_gone", "_kept", "_landed", "_matrix",
-        "_order", "_parents", "_pool", "_prefixes", "_ragged", "_ranges", "_record", "_seats", "_since", "_size",
-        "_stale", "_straight", "_tables", "_tokens", "_totals", "_turns", "_uneven", "_where", "_who", "_words",
-        "count", "ids", "intact", "members", "places", "rows",
+        "_order", "_pool", "_prefixes", "_ragged", "_ranges", "_record", "_seats", "_since", "_size", "_stale",
+        "_straight", "_tokens", "_totals", "_uneven", "_who", "_words", "count", "ids", "intact",
+        "members", "places", "rows",
     )  # fmt: skip
 
     def __init__(self, pool: BlockPool, prefixes: PrefixCache) -> None:
@@ -61,10 +57,7 @@ class LaneSeats:
         self._tokens = TokenColumns(pool.block_size)
         self._matrix: TableMatrix | None = None  # once it was asked for
         self._seats: list[SequenceTable] = []  # the rows in order
-        self._where: IntArray = np.empty((len(WHERE), 0), dtype=np.int64)
         self._kept: IntArray = np.empty((len(KEPT), 0), dtype=np.int64)
-        self._tables: IntArray = np.empty((0, 2), dtype=np.int64)
-        self._parents: npt.NDArray[np.void] = np.empty(0, dtype=HASH)
         self._totals: IntArray = np.zeros(2, dtype=np.int64)
         self._uneven = 0
         self._desk: Any = None  # where the part in C has found the arrays
@@ -83,19 +76,20 @@ class LaneSeats:
         new = ids[count:] if ids[:count] == stay else [seq_id for seq_id in ids if seq_id not in self.rows]
         return None if 2 * len(new) > len(ids) else new
 
-    def have(self, ids: list[int], joining: list[SequenceTable]) -> None:
+    def have(self, ids: list[int], members: frozenset[int], joining: list[SequenceTable]) -> None:
         """These sequences are in it from now on, in this order; `joining` are those that were not, and may (`admits`).
 
         It costs what changes: rows that stay are moved as arrays, those that leave catch up.
         """
-        members = frozenset(ids)
-        for seq_id in self.rows.keys() - members:
-            self.leave(self.rows[seq_id])
         for row in joining:
             row.step_out()
+        new = [row.seq_id for row in joining]
         move = Move(self._gone, None)
-        stand = move.items(self.ids, [row.seq_id for row in joining])
+        stand = move.items(self.ids, new)
         if stand != ids:
+            for seq_id in self.rows.keys() - members:
+                self.leave(self.rows[seq_id])
+            stand = move.items(self.ids, new)
             at = dict(zip(stand, range(len(stand)), strict=True))
             move = Move(self._gone, np.array([at[seq_id] for seq_id in ids]))
         self._seats = move.items(self._seats, joining)
@@ -104,6 +98,7 @@ class LaneSeats:
             row.lane = cast("Lane", self)
             self.rows[row.seq_id] = row
         self._move(move, joining)
+        self._look()
         self._arrange()
 
     def _move(self, move: Move, joining: list[SequenceTable]) -> None:
@@ -115,36 +110,31 @@ class LaneSeats:
             self._landed = NEVER
         if not new.even:
             self._uneven = self.count + self._size
-        self._where = move.columns(self._where, new.where)
+        self._totals += (new.entries, new.digest)
         self._kept = move.columns(self._kept, new.kept)
-        self._tables = move.columns(self._tables, new.tables, axis=0)
-        parents = move.columns(self._parents.view("<i8").reshape(-1, 2), new.parents, axis=0)
-        self._parents = parents.reshape(-1).view(HASH)
         self._tokens.have([row.tokens for row in joining], move)
         if self._matrix is not None:
             self._matrix.have([row.blocks for row in joining], move)
 
-    def _arrange(self) -> None:
-        """What follows from the arrays."""
-        self.places = Places(*self._where)
-        self._base, _, front, _, self._since, _, before, self._words, self._ranges, self._expected, self._who = (
-            self._kept
-        )
-        self._before = before
+    def _look(self) -> None:
+        """Know the parts of the array by name."""
+        (
+            blocks, lives, lblocks, self._base, _, _, _, self._since, _, self._before, self._words, self._ranges,
+            self._expected, self._who, *_,
+        ) = self._kept  # fmt: skip
+        self.places = Places(blocks, lives, lblocks)
         self._fills = self._words.view("<i2")[::4]
+
+    def _arrange(self) -> None:
+        """What follows from who is in it."""
         self._ragged: set[int] = set()
-        if self._prefixes.share and int(before.min()) < 0:
-            self._ragged.update(np.flatnonzero(before < 0).tolist())
+        if self._prefixes.share and int(np.minimum.reduce(self._before)) < 0:
+            self._ragged.update(np.flatnonzero(self._before < 0).tolist())
         phases = (self._base % self._size).astype(np.uint16)
-        self._order: IntArray = np.argsort(phases, kind="stable")
-        self._bounds: IntArray = np.searchsorted(phases[self._order], _FIRST_NUMBERS[: self._size + 1])
-        ends = self._bounds.tolist()
-        self._turns = [self._order[lo:hi] for lo, hi in pairwise(ends)]
+        self._order: IntArray = phases.argsort(kind="stable")
+        self._bounds: list[int] = [0, *np.bincount(phases, minlength=self._size).cumsum().tolist()]
         self._record: LaneRows | None = None  # once they are asked for
         self._stale = False  # what they have of blocks is not what is in the arrays
-        if self._pool.sink is not None:
-            self._totals[0] = int(self._tables[:, 1].sum()) - int(front.sum()) // self._size
-            self._totals[1] = self._tables[:, 0].sum()
 
     # -- what they are told -----------------------------------------------------------------------------------------
 
@@ -170,8 +160,8 @@ class LaneSeats:
         self.intact = False
         at = self._place(row)
         insort(self._gone, at)
-        self._totals -= self._tables[at, ::-1]
-        self._totals[0] += self._kept.item(_FRONT, at) // self._size
+        front, digest, length = self._kept[[FRONT, DIGESTS, LENGTHS], at].tolist()
+        self._totals -= (length - front // self._size, digest)
         del self.rows[row.seq_id]
         row.lane = None
 

@@ -16,14 +16,13 @@ Python code that could set one. */
 
 /* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
-enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PARENTS, L_PLACES,
-       L_POOL, L_PREFIXES, L_RAGGED, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TABLES, L_TOKENS, L_TOTALS, L_UNEVEN,
-       L_WHERE, L_BASE };
+enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PLACES, L_POOL,
+       L_PREFIXES, L_RAGGED, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN, L_BASE };
 static Slot of_lane[] = {
     {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
-    {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"_parents", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0},
-    {"_ragged", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tables", 0}, {"_tokens", 0},
-    {"_totals", 0}, {"_uneven", 0}, {"_where", 0}, {"_base", 0}, {NULL, 0},
+    {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0}, {"_ragged", 0},
+    {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0}, {"_totals", 0}, {"_uneven", 0},
+    {"_base", 0}, {NULL, 0},
 };
 enum { P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD, P_OPEN_LEASES, P_PAIRS, P_SINK, P_USERS };
 static Slot of_pool[] = {
@@ -54,7 +53,7 @@ static PyTypeObject *lane_type, *pool_type, *free_type, *cache_type, *index_type
     *decodes_type, *recorder_type;
 static long long writing, committed_word, published_word;
 static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begin, kind_sched, decode;
-static PyObject *name_committed, *name_copy_places, *name_catch_up, *name_reserve;
+static PyObject *name_committed, *name_renew, *name_catch_up, *name_reserve;
 
 static inline int
 is_a(PyObject *object, PyTypeObject *type)
@@ -64,8 +63,8 @@ is_a(PyObject *object, PyTypeObject *type)
 
 /* -- where the arrays lie ----------------------------------------------------------------------------------------- */
 
-enum { AT_WHERE, AT_KEPT, AT_TABLES, AT_PARENTS, AT_TOTALS, AT_ORDER, AT_BOUNDS, AT_TOKENS, AT_MATRIX, AT_PAIRS,
-       AT_LAST_USE, AT_RING, AT_PLACE, AT_DIGESTS, AT_IN_FRONT, AT_CONTENT, AT_RECORDS, ARRAYS };
+enum { AT_KEPT, AT_TOTALS, AT_ORDER, AT_TOKENS, AT_MATRIX, AT_PAIRS, AT_LAST_USE, AT_RING, AT_PLACE, AT_DIGESTS,
+       AT_IN_FRONT, AT_CONTENT, AT_RECORDS, ARRAYS };
 
 /* The arrays that a lane was seen with last, each with the hold on its memory. It is kept in `Lane._desk`, as a
 capsule; it holds arrays and bytes, nothing that could hold a lane. */
@@ -128,8 +127,7 @@ typedef struct {
     Desk *desk;
     Py_ssize_t rows, known; /* known: blocks of the pool */
     long long size, count;
-    int64_t *blocks, *lives, *lblocks; /* Lane._where */
-    int64_t *base, *front, *seq_ids, *identities, *before, *words, *ranges, *expected, *who; /* Lane._kept */
+    int64_t *kept, *blocks, *lives, *lblocks, *base, *before, *words, *ranges, *expected, *who; /* Lane._kept */
     int64_t (*pairs)[2]; /* word and life of each block */
 } Sight;
 
@@ -146,13 +144,27 @@ pools(Sight *s, int which)
     return slot(s->pool, &of_pool[which]);
 }
 
-enum { KEPT_BASE, KEPT_COMPUTED, KEPT_FRONT, KEPT_SEQ_IDS, KEPT_SINCE, KEPT_IDENTITIES, KEPT_BEFORE, KEPT_WORDS,
-       KEPT_RANGES, KEPT_EXPECTED, KEPT_WHO, KEPT }; /* as in lane_move.py */
+enum { BLOCKS, LIVES, LBLOCKS, BASE, COMPUTED, FRONT, SEQ_IDS, SINCE, IDENTITIES, BEFORE, WORDS, RANGES, EXPECTED, WHO,
+       DIGESTS, LENGTHS, PARENTS, PARENTS_END, KINDS }; /* as in lane_move.py */
 
-static void
-see_places(Sight *s, int64_t *where)
+/* Of one kind what is kept of each row. */
+static inline int64_t *
+kept(Sight *s, int kind)
 {
-    s->blocks = where, s->lives = where + s->rows, s->lblocks = where + 2 * s->rows;
+    return s->kept + kind * s->rows;
+}
+
+static int
+see_kept(Sight *s)
+{
+    s->kept = look(s->desk, AT_KEPT, mine(s, L_KEPT), 8 * KINDS * s->rows);
+    if (s->kept == NULL) {
+        return 0;
+    }
+    s->blocks = kept(s, BLOCKS), s->lives = kept(s, LIVES), s->lblocks = kept(s, LBLOCKS), s->base = kept(s, BASE);
+    s->before = kept(s, BEFORE), s->words = kept(s, WORDS), s->ranges = kept(s, RANGES);
+    s->expected = kept(s, EXPECTED), s->who = kept(s, WHO);
+    return 1;
 }
 
 /* 1: seen. 0: it is nothing for the functions here. */
@@ -171,19 +183,11 @@ see(PyObject *lane, Sight *s)
     }
     s->sink = sink == Py_None ? NULL : sink;
     s->rows = PyList_GET_SIZE(ids);
-    int64_t *where = look(s->desk, AT_WHERE, slot(lane, &of_lane[L_WHERE]), 24 * s->rows);
-    int64_t *kept = look(s->desk, AT_KEPT, slot(lane, &of_lane[L_KEPT]), 8 * KEPT * s->rows);
     s->pairs = look(s->desk, AT_PAIRS, slot(pool, &of_pool[P_PAIRS]), 0);
-    if (where == NULL || kept == NULL || s->pairs == NULL || s->rows == 0) {
+    if (s->rows == 0 || s->pairs == NULL || !see_kept(s)) {
         return 0;
     }
     s->known = s->desk->of[AT_PAIRS].len / 16;
-    see_places(s, where);
-    s->base = kept + KEPT_BASE * s->rows, s->front = kept + KEPT_FRONT * s->rows;
-    s->seq_ids = kept + KEPT_SEQ_IDS * s->rows, s->identities = kept + KEPT_IDENTITIES * s->rows;
-    s->before = kept + KEPT_BEFORE * s->rows, s->words = kept + KEPT_WORDS * s->rows;
-    s->ranges = kept + KEPT_RANGES * s->rows, s->expected = kept + KEPT_EXPECTED * s->rows;
-    s->who = kept + KEPT_WHO * s->rows;
     for (Py_ssize_t i = 0; i < s->rows; i++) {
         if ((uint64_t)s->blocks[i] >= (uint64_t)s->known) {
             return 0;
@@ -197,22 +201,21 @@ static Py_ssize_t
 look_at_turn(Sight *s, const int64_t **at)
 {
     const int64_t *order = look(s->desk, AT_ORDER, mine(s, L_ORDER), 8 * s->rows);
-    const int64_t *bounds = look(s->desk, AT_BOUNDS, mine(s, L_BOUNDS), 8 * (s->size + 1));
-    if (order == NULL || bounds == NULL) {
-        return -1;
-    }
-    long long turn = (s->size - s->count % s->size) % s->size;
-    int64_t lo = bounds[turn], hi = bounds[turn + 1];
-    if (lo < 0 || hi < lo || hi > s->rows) {
+    PyObject *bounds = mine(s, L_BOUNDS);
+    Py_ssize_t turn = (Py_ssize_t)((s->size - s->count % s->size) % s->size);
+    long long lo, hi;
+    if (order == NULL || bounds == NULL || !PyList_CheckExact(bounds) || PyList_GET_SIZE(bounds) <= turn + 1 ||
+        !int_of(PyList_GET_ITEM(bounds, turn), 0, s->rows, &lo) ||
+        !int_of(PyList_GET_ITEM(bounds, turn + 1), lo, s->rows, &hi)) {
         return -1;
     }
     *at = order + lo;
-    for (int64_t i = lo; i < hi; i++) {
+    for (Py_ssize_t i = (Py_ssize_t)lo; i < hi; i++) {
         if ((uint64_t)order[i] >= (uint64_t)s->rows) {
             return -1;
         }
     }
-    return hi - lo;
+    return (Py_ssize_t)(hi - lo);
 }
 
 /* The table row of a sequence; borrowed. */
@@ -374,7 +377,7 @@ typedef struct {
     PyObject *free;
     long long head, filed, capacity, held, last_use;
     int64_t *ring, *used_in; /* free blocks; by block the step that used it last, NULL where that need not be told */
-    int64_t *tables, *totals;
+    int64_t *totals;
     int32_t *entries; /* of the matrix, NULL if there is none */
     Py_ssize_t width;
 } Taking;
@@ -412,9 +415,7 @@ look_at_blocks(Sight *s, Taking *t)
         t->width = s->desk->of[AT_MATRIX].len / (4 * s->rows);
     }
     if (s->sink != NULL) {
-        t->tables = look(s->desk, AT_TABLES, mine(s, L_TABLES), 16 * s->rows);
-        t->totals = look(s->desk, AT_TOTALS, mine(s, L_TOTALS), 16);
-        if (t->tables == NULL || t->totals == NULL) {
+        if ((t->totals = look(s->desk, AT_TOTALS, mine(s, L_TOTALS), 16)) == NULL) {
             return 0;
         }
     }
@@ -458,8 +459,8 @@ take(Sight *s, Taking *t, Py_ssize_t i, const Claim *made, int64_t seq)
     }
     if (s->sink != NULL) {
         uint64_t digest = digest_word(life, lblock);
-        t->tables[2 * at] = (int64_t)((uint64_t)t->tables[2 * at] + digest);
-        t->tables[2 * at + 1] = lblock + 1;
+        kept(s, DIGESTS)[at] = (int64_t)((uint64_t)kept(s, DIGESTS)[at] + digest);
+        kept(s, LENGTHS)[at] = lblock + 1;
         t->totals[0]++;
         t->totals[1] = (int64_t)((uint64_t)t->totals[1] + digest);
         store_row(made, seq, 0, life, s->who[at], facts_of(0, 1, 0, kind_alloc, decode));
@@ -480,22 +481,17 @@ hand_out(Sight *s, Taking *t)
                : 0;
 }
 
-/* A step still to end knows the places as they are: `Lane._copy_places`. */
+/* A step still to end knows the arrays as they are: `Lane._renew`. */
 static int
-have_own_places(Sight *s)
+have_own_arrays(Sight *s)
 {
     long long landed;
     if (slot_int(s->lane, &of_lane[L_LANDED], s->count, s->count, &landed)) {
         return 1;
     }
-    PyObject *done = PyObject_CallMethodNoArgs(s->lane, name_copy_places); /* Python: makes arrays */
-    int64_t *where = done == NULL ? NULL : look(s->desk, AT_WHERE, mine(s, L_WHERE), 24 * s->rows);
+    PyObject *done = PyObject_CallMethodNoArgs(s->lane, name_renew); /* Python: makes arrays */
     Py_XDECREF(done);
-    if (where == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    see_places(s, where);
-    return 1;
+    return done == NULL ? -1 : see_kept(s);
 }
 
 /* 1: done. 0: it is not the common case, and nothing was changed. -1: an exception is set. */
@@ -510,7 +506,7 @@ append_common(Sight *s, PyObject *tokens)
         (t.count = look_at_turn(s, &t.at)) < 0) {
         return good < 0 ? -1 : 0;
     }
-    if (t.count > 0 && ((good = have_own_places(s)) <= 0 || (good = look_at_blocks(s, &t)) <= 0)) {
+    if (t.count > 0 && ((good = have_own_arrays(s)) <= 0 || (good = look_at_blocks(s, &t)) <= 0)) {
         return good;
     }
     if (s->sink != NULL && (good = claim_rows(s->sink, t.count + s->rows, &made)) <= 0) {
@@ -562,8 +558,7 @@ schedule_common(Sight *s, PyObject *number)
     Claim made;
     long long members;
     Record *records;
-    int64_t *tables = look(s->desk, AT_TABLES, mine(s, L_TABLES), 16 * s->rows);
-    if (s->sink == NULL || tables == NULL || !int_of(number, 0, INT64_MAX, &members) ||
+    if (s->sink == NULL || !int_of(number, 0, INT64_MAX, &members) ||
         (records = look_at_records(s)) == NULL) {
         return 0;
     }
@@ -571,12 +566,14 @@ schedule_common(Sight *s, PyObject *number)
     if (claimed <= 0) {
         return claimed;
     }
+    const int64_t *digests = kept(s, DIGESTS), *lengths = kept(s, LENGTHS), *front = kept(s, FRONT);
+    const int64_t *seq_ids = kept(s, SEQ_IDS);
     store_row(&made, made.seq, members, -1, -1, facts_of(-1, -1, -1, kind_step_begin, 0));
     for (Py_ssize_t i = 0; i < s->rows; i++) {
-        int64_t end = s->base[i] + s->count, seq = made.seq + 1 + i;
-        store_detail(records, &made, seq, tables + 2 * i, 2);
-        store_row(&made, seq, (int64_t)((uint32_t)s->front[i] | (uint64_t)end << 32), -1,
-                  (int64_t)((uint32_t)s->seq_ids[i] | (uint64_t)(end - 1) << 32), facts_of(-1, -1, 1, kind_sched, 0));
+        int64_t end = s->base[i] + s->count, seq = made.seq + 1 + i, table[2] = {digests[i], lengths[i]};
+        store_detail(records, &made, seq, table, 2);
+        store_row(&made, seq, (int64_t)((uint32_t)front[i] | (uint64_t)end << 32), -1,
+                  (int64_t)((uint32_t)seq_ids[i] | (uint64_t)(end - 1) << 32), facts_of(-1, -1, 1, kind_sched, 0));
     }
     return 1;
 }
@@ -665,7 +662,7 @@ typedef struct {
     Py_ssize_t key_size;
     const int32_t *kept; /* the tokens of the last steps, a row each */
     long long used;
-    uint8_t *in_front, *place, *digests, *parents, *content; /* Lane._parents; of the index, by block */
+    uint8_t *place, *digests, *parents, *content; /* of the index, by block */
     uint8_t *room, *chained, *alone, *messages; /* room for, by row: two hashes, what is hashed */
 } Turned;
 
@@ -688,18 +685,24 @@ look_at_index(Sight *s, PyObject *cache, Turned *t)
     t->digests = look(s->desk, AT_DIGESTS, slot(index, &of_index[I_DIGESTS]), DIGEST * s->known);
     t->parents = look(s->desk, AT_IN_FRONT, slot(index, &of_index[I_PARENTS]), DIGEST * s->known);
     t->content = look(s->desk, AT_CONTENT, slot(index, &of_index[I_TOKENS]), (t->width + 1) * s->known);
-    t->in_front = look(s->desk, AT_PARENTS, mine(s, L_PARENTS), DIGEST * s->rows);
     t->kept = look(s->desk, AT_TOKENS, slot(columns, &of_tokens[T_KEPT]), t->width * s->rows);
     if (t->block_of == NULL || !PyDict_CheckExact(t->block_of) || t->behind == NULL ||
         (t->behind != Py_None && !PyDict_CheckExact(t->behind)) || t->computing == NULL ||
         !PyDict_CheckExact(t->computing) || key == NULL || !PyBytes_CheckExact(key) || PyBytes_GET_SIZE(key) > 64 ||
-        t->place == NULL || t->digests == NULL || t->parents == NULL || t->content == NULL || t->in_front == NULL ||
-        t->kept == NULL ||
+        t->place == NULL || t->digests == NULL || t->parents == NULL || t->content == NULL || t->kept == NULL ||
         !slot_int(columns, &of_tokens[T_USED], s->size, s->desk->of[AT_TOKENS].len / (4 * s->rows), &t->used)) {
         return 0;
     }
     t->key = PyBytes_AS_STRING(key), t->key_size = PyBytes_GET_SIZE(key);
     return 1;
+}
+
+/* The hash of the block in front of the last one of a row. */
+static void
+copy_parent(Sight *s, int64_t at, uint8_t *hash)
+{
+    memcpy(hash, &kept(s, PARENTS)[at], 8);
+    memcpy(hash + 8, &kept(s, PARENTS_END)[at], 8);
 }
 
 /* 1: each of them is published behind its block in front, which the index still has. 0: not so. -1: an exception. */
@@ -712,9 +715,11 @@ look_at_rows(Sight *s, Turned *t)
     }
     for (Py_ssize_t i = 0; i < t->count; i++) {
         int64_t at = t->at[i], front = s->before[at];
+        uint8_t parent[DIGEST];
         PyObject *row = seat(s, at), *hashes;
+        copy_parent(s, at, parent);
         if ((uint64_t)front >= (uint64_t)s->known || row == NULL || (hashes = slot(row, &of_row[R_HASHES])) == NULL ||
-            !PyList_CheckExact(hashes) || memcmp(t->digests + front * DIGEST, t->in_front + at * DIGEST, DIGEST) != 0) {
+            !PyList_CheckExact(hashes) || memcmp(t->digests + front * DIGEST, parent, DIGEST) != 0) {
             return 0;
         }
         if (PySet_GET_SIZE(ragged) > 0) {
@@ -736,11 +741,10 @@ look_at_rows(Sight *s, Turned *t)
 enum { LETTER = 4 + DIGEST + 4, HEAD = LETTER + 1, OTHER = HEAD - 15 };
 
 static void
-put_head(uint8_t *message, const uint8_t *parent, Py_ssize_t width)
+put_head(uint8_t *message, Py_ssize_t width)
 {
     uint32_t first = DIGEST, second = (uint32_t)width + 1;
     memcpy(message, &first, 4);
-    memcpy(message + 4, parent, DIGEST);
     memcpy(message + 4 + DIGEST, &second, 4);
     message[LETTER] = 'i';
 }
@@ -762,7 +766,8 @@ hash_blocks(Sight *s, Turned *t)
     for (Py_ssize_t i = 0; i < t->count; i++) {
         int64_t at = t->at[i];
         uint8_t *message = t->messages + i * (HEAD + t->width), *chained = t->chained + i * DIGEST;
-        put_head(message, t->in_front + at * DIGEST, t->width);
+        put_head(message, t->width);
+        copy_parent(s, at, message + 4);
         for (long long step = 0; step < s->size; step++) {
             memcpy(message + HEAD + 4 * step, &t->kept[(t->used - s->size + step) * s->rows + at], 4);
         }
@@ -848,10 +853,11 @@ static int
 enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int64_t seq)
 {
     int64_t at = t->at[i], block = s->blocks[at];
-    uint8_t *chained = t->chained + i * DIGEST, *parent = t->in_front + at * DIGEST;
+    uint8_t *chained = t->chained + i * DIGEST, parent[DIGEST];
     const uint8_t *packed = t->messages + i * (HEAD + t->width) + LETTER;
+    copy_parent(s, at, parent);
     if (s->sink != NULL) {
-        int64_t values[4] = {0, 0, 0, s->identities[at]};
+        int64_t values[4] = {0, 0, 0, kept(s, IDENTITIES)[at]};
         memcpy(&values[0], parent, 8);
         memcpy(&values[1], t->alone + i * DIGEST, 8);
         memcpy(&values[2], chained, 8);
@@ -864,7 +870,8 @@ enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int
     memcpy(t->content + block * (t->width + 1), packed, (size_t)t->width + 1);
     t->place[block] = BEHIND;
     s->pairs[block][0] = s->expected[at] = published_word | s->size;
-    memcpy(parent, chained, DIGEST);
+    memcpy(&kept(s, PARENTS)[at], chained, 8);
+    memcpy(&kept(s, PARENTS_END)[at], chained + 8, 8);
     PyObject *row = seat(s, at), *hash = PyBytes_FromStringAndSize((char *)chained, DIGEST);
     long long published;
     failed |= hash == NULL || PyList_Append(slot(row, &of_row[R_HASHES]), hash) < 0;
@@ -979,10 +986,10 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     Py_INCREF(types); /* for ever, and with it the classes */
     Py_INCREF(recorder_type);
     name_committed = PyUnicode_InternFromString("committed");
-    name_copy_places = PyUnicode_InternFromString("_copy_places");
+    name_renew = PyUnicode_InternFromString("_renew");
     name_catch_up = PyUnicode_InternFromString("_all_catch_up");
     name_reserve = PyUnicode_InternFromString("_reserve");
-    if (name_committed == NULL || name_copy_places == NULL || name_catch_up == NULL || name_reserve == NULL ||
+    if (name_committed == NULL || name_renew == NULL || name_catch_up == NULL || name_reserve == NULL ||
         find_all_slots() < 0) {
         return NULL;
     }

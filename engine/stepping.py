@@ -46,7 +46,7 @@ class Stepping(TableCore):
         with self._lock:
             lane = self._lane_of(seq_ids) or self._lane_with(seq_ids)
             if lane is not None:
-                return len(lane.full) <= self.pool.num_available
+                return lane.needed <= self.pool.num_available
             return self._needed([self._known(seq_id) for seq_id in seq_ids])[0] <= self.pool.num_available
 
     def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> Sequence[Scheduled]:
@@ -75,7 +75,7 @@ class Stepping(TableCore):
                 lane = self._lane_for(list(seq_ids), rows)
             if lane is None:
                 return self._append_singly(seq_ids, tokens, rows)
-            needed, available = len(lane.full), self.pool.num_available
+            needed, available = lane.needed, self.pool.num_available
             if needed > available:
                 self._refuse(seq_ids[0], needed, available)
             decodes = lane.append(tokens)
@@ -141,12 +141,13 @@ class Stepping(TableCore):
 
     def _lane_for(self, seq_ids: list[int], rows: list[SequenceTable]) -> Lane | None:
         """A new lane for these rows, if they can be one."""
-        if len(rows) < self._least_lane or not self._plain or self._steps.await_any(frozenset(seq_ids)):
+        members = frozenset(seq_ids)
+        if len(rows) < self._least_lane or not self._plain or self._steps.await_any(members):
             return None
         if not admits(rows, self.pool, share=self.prefixes.share):
             return None
         lane = Lane(self.pool, self.prefixes)
-        lane.have(seq_ids, rows)
+        lane.have(seq_ids, members, rows)
         return lane if lane.writable() else None
 
     def _lane_with(self, seq_ids: Sequence[int]) -> Lane | None:
@@ -165,7 +166,7 @@ class Stepping(TableCore):
         joining = [row for seq_id in new if (row := self._tables.get(seq_id)) is not None]
         if len(joining) < len(new) or (joining and not admits(joining, self.pool, share=self.prefixes.share)):
             return None
-        lane.have(ids, joining)
+        lane.have(ids, members, joining)
         return lane if lane.writable() else None
 
     def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:

@@ -46,13 +46,13 @@ class TokenColumns:
         """Move the columns, and put in those of sequences that join, of which these are all tokens."""
         size, used = self._size, self._used
         tails = [tokens[-size:] if len(tokens) >= size else [0] * (size - len(tokens)) + tokens for tokens in joining]
-        fresh = np.zeros((len(self._kept), len(joining)), dtype=self._kept.dtype)
         last: npt.NDArray[Any]
         try:
-            last = np.array(array("i", list(chain.from_iterable(tails))), dtype=self._kept.dtype)
+            last = np.array(array("i", chain.from_iterable(tails)), dtype=self._kept.dtype)
         except (OverflowError, TypeError):
             self._widen()
-            fresh, last = fresh.astype(object), np.array(tails, dtype=object)
+            last = np.array(tails, dtype=object)
+        fresh = np.zeros((len(self._kept), len(joining)), dtype=self._kept.dtype)
         fresh[used - size : used] = last.reshape(-1, size).T
         self._kept = move.columns(self._kept, fresh)
         self._look()
