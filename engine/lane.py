@@ -24,7 +24,22 @@ import numpy.typing as npt
 from kvscope.engine.batch import Decodes
 from kvscope.engine.block_arrays import ENTRY, STATE, BlockState
 from kvscope.engine.free_list import FreeList, IntArray
-from kvscope.engine.lane_move import COMMITTED, DIGESTS, FRONT, KEPT, LENGTHS, PARENTS, WRITING, Move
+from kvscope.engine.lane_move import (
+    BEFORE,
+    COMMITTED,
+    DIGESTS,
+    EXPECTED,
+    FRONT,
+    IDENTITIES,
+    LENGTHS,
+    PARENTS,
+    RANGES,
+    SEQ_IDS,
+    WHO,
+    WORDS,
+    WRITING,
+    Move,
+)
 from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.lane_seats import LaneSeats
 from kvscope.engine.pool import BlockPool
@@ -43,9 +58,8 @@ _NEXT_SLOT = 1 | 1 << 32  # the range (slot, slot + 1), one further
 _PUBLISHED = ENTRY | int(BlockState.PUBLISHED) * STATE
 _ONE, _ONE_SLOT = np.array(1), np.array(_NEXT_SLOT)  # numpy is faster with these than with numbers
 _ONE_UP = np.array(1 << 32)
-_BEFORE = np.array(-1)  # the range before that of slot 0
+_NO_SLOT = np.array(-1)  # the range before that of slot 0
 _LANDING, _FRESH = np.array(COMMITTED - WRITING), np.array(WRITING)
-_SEQ_IDS, _IDENTITIES = KEPT.index("seq_ids"), KEPT.index("identities")
 _HALVES = struct.Struct("<2q")  # of a hash
 _KINDS = (Kind.ALLOC, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.STEP_BEGIN, Kind.SCHED)
 _add = np.add
@@ -75,10 +89,10 @@ class Lane(LaneSeats):
         if record is None:
             assert sink is not None
             most = max(hi - lo for lo, hi in pairwise(self._bounds))
-            record = self._record = LaneRows(sink, self._kept[_SEQ_IDS], self._kept[FRONT], most, self._size)
-            record.refresh(self.places.lives, self._who)
+            record = self._record = LaneRows(sink, self._kept[SEQ_IDS], self._kept[FRONT], most, self._size)
+            record.refresh(self.places.lives, self._kept[WHO])
         elif self._stale:
-            record.refresh(self.places.lives, self._who)
+            record.refresh(self.places.lives, self._kept[WHO])
         self._stale = False
         return record
 
@@ -86,7 +100,7 @@ class Lane(LaneSeats):
         """Whether the last block of every row is still its own, so that a slot behind it may be written in place."""
         pool, blocks = self._pool, self.places.blocks
         words = pool.words[blocks]
-        if words.tobytes() != self._expected.tobytes():
+        if words.tobytes() != self._kept[EXPECTED].tobytes():
             words[self.full] = 0
             if int(np.maximum.reduce(words)) >= _PUBLISHED:
                 return False
@@ -101,7 +115,7 @@ class Lane(LaneSeats):
         full = self.full
         if len(full):
             self._take(full)
-        words, ranges = self._words, self._ranges
+        words, ranges = self._kept[WORDS], self._kept[RANGES]
         self.count += 1
         _add(ranges, _ONE_SLOT, ranges)
         if self.count > self._uneven:
@@ -110,7 +124,7 @@ class Lane(LaneSeats):
             np.maximum(words, ranges >> 32 | WRITING, out=words)
         pool.words[self.places.blocks] = words
         if pool.sink is not None:
-            self.record.append(self._fills, ranges)
+            self.record.append(_fills(words), ranges)
         return Decodes(self, self.ids, self.members, self.count, self._base, self.places)
 
     def _take(self, full: IntArray) -> None:
@@ -122,9 +136,9 @@ class Lane(LaneSeats):
         places = self.places
         lblocks = places.lblocks[full]
         _add(lblocks, _ONE, lblocks)
-        self._before[full] = places.blocks[full]
+        self._kept[BEFORE, full] = places.blocks[full]
         places.blocks[full], places.lives[full], places.lblocks[full] = blocks, lives, lblocks
-        self._words[full], self._ranges[full] = _FRESH, _BEFORE
+        self._kept[WORDS, full], self._kept[RANGES, full] = _FRESH, _NO_SLOT
         seats = self._seats
         for at, block, life in zip(full.tolist(), blocks.tolist(), lives.tolist(), strict=True):
             row = seats[at]
@@ -134,7 +148,7 @@ class Lane(LaneSeats):
             self._matrix.turn(full, lblocks, blocks)
         if pool.sink is not None:
             self._digest(full, lives, lblocks)
-            self.record.turn(full, lives, self._who[full])
+            self.record.turn(full, lives, self._kept[WHO, full])
 
     def _renew(self) -> None:
         self._kept = self._kept.copy()
@@ -143,7 +157,7 @@ class Lane(LaneSeats):
     def _digest(self, full: IntArray, lives: IntArray, lblocks: IntArray) -> None:
         """Count the fresh blocks of these rows in what is recorded of their tables."""
         words = life_words(lives.view(np.uint64), lblocks.view(np.uint64)).view(np.int64)
-        self._who[full] += _ONE_UP
+        self._kept[WHO, full] += _ONE_UP
         self._kept[DIGESTS, full] += words
         self._kept[LENGTHS, full] = lblocks + _ONE
         _add(self._totals, (len(full), words.sum()), self._totals)
@@ -162,20 +176,20 @@ class Lane(LaneSeats):
         if not decodes.latest:
             return False
         words = pool.words[blocks]
-        if words.tobytes() != self._words.tobytes() or pool.lives[blocks].tobytes() != places.lives.tobytes():
+        if words.tobytes() != self._kept[WORDS].tobytes() or pool.lives[blocks].tobytes() != places.lives.tobytes():
             return False
         if pool.open_leases and pool.leases[blocks].any():
             return False
         _add(words, _LANDING, words)
         pool.words[blocks] = words
-        self._expected[:] = words
+        self._kept[EXPECTED] = words
         self._landed = self.count
         return True
 
     def record_commit(self) -> None:
         """Record what `commit` has done, if `publish` is not called with it next."""
         if self._pool.sink is not None:
-            self.record.commit(self._fills)
+            self.record.commit(_fills(self._kept[WORDS]))
 
     def publish(self, *, committed: bool = False) -> None:
         """Enter those blocks in the prefix index that are full, and computed, just now.
@@ -189,16 +203,16 @@ class Lane(LaneSeats):
         if content is not None:
             blocks = self.places.blocks[full]
             parents = np.ascontiguousarray(self._kept[PARENTS:, full].T).reshape(-1).view(HASH)
-            entered = self._prefixes.publish_alike(self._before[full], blocks, parents, content)
+            entered = self._prefixes.publish_alike(self._kept[BEFORE, full], blocks, parents, content)
             if entered is not None:
-                self._expected[full] = self._pool.words[blocks]
+                self._kept[EXPECTED, full] = self._pool.words[blocks]
                 self._kept[PARENTS:, full] = entered.digests.view("<i8").reshape(-1, 2).T
                 for at, digest in zip(full.tolist(), entered.hashes, strict=True):
                     self._seats[at].hashes.append(digest)
                     self._seats[at].published += 1
                 if self._pool.sink is not None:
                     details = self._details(full, parents, entered)
-                    self.record.publish(full, details, None if committed else self._fills)
+                    self.record.publish(full, details, None if committed else _fills(self._kept[WORDS]))
                 return
         if not committed:
             self.record_commit()
@@ -211,7 +225,7 @@ class Lane(LaneSeats):
         details[:, 0] = parents.view("<i8")[::2]
         details[:, 1] = entered.tokens.view("<i8")[::2]
         details[:, 2] = entered.digests.view("<i8")[::2]
-        details[:, 3] = self._kept[_IDENTITIES][full]
+        details[:, 3] = self._kept[IDENTITIES, full]
         return details
 
     def _publish_singly(self, full: IntArray) -> None:
@@ -236,8 +250,14 @@ class Lane(LaneSeats):
         return self._tokens.newest(), self._matrix.copy(int(self.places.lblocks.max()) + 1)
 
 
+def _fills(words: IntArray) -> npt.NDArray[np.int16]:
+    return words.view("<i2")[::4]
+
+
 _lanes = compiled.load("engine._lanes", edition=2)
 if _lanes is not None:
     _types = (Lane, BlockPool, FreeList, PrefixCache, PrefixIndex, SequenceTable, TokenColumns, TableMatrix, Decodes)
     _states = (WRITING, COMMITTED, _PUBLISHED)
-    compiled.stand_in(Lane, _lanes.methods(_types, SheetWriter, _states, tuple(map(int, _KINDS)), int(Reason.DECODE)))
+    _numbers = (tuple(map(int, _KINDS)), int(Reason.DECODE))
+    _numpy = (np.empty, np.dtype(np.int64), np.dtype(np.int32))
+    compiled.stand_in(Lane, _lanes.methods(_types, SheetWriter, _states, *_numbers, *_numpy))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,7 +14,6 @@ from kvscope.engine.free_list import IntArray
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.tables import SequenceTable
-from kvscope.traces.schema import to_signed
 
 WRITING = ENTRY | int(BlockState.WRITING) * STATE
 COMMITTED = ENTRY | int(BlockState.COMMITTED) * STATE
@@ -27,9 +24,7 @@ KEPT = (
     "digests", "lengths",  # of the table
     "parents", "parents_end",  # halves of the hash of the block in front of the last one
 )  # fmt: skip
-FRONT, WORDS, RANGES, DIGESTS, LENGTHS, PARENTS = (
-    KEPT.index(name) for name in ("front", "words", "ranges", "digests", "lengths", "parents")
-)
+FRONT, SEQ_IDS, SINCE, IDENTITIES, BEFORE, WORDS, RANGES, EXPECTED, WHO, DIGESTS, LENGTHS, PARENTS = range(5, 17)
 _HALVES = struct.Struct("<2q")  # of a hash
 _ANY = -1  # no word of a pool
 _Item = TypeVar("_Item")
@@ -51,36 +46,17 @@ class Move(NamedTuple):
         together = np.concatenate(parts, axis=axis)
         return np.ascontiguousarray(together if self.order is None else together.take(self.order, axis=axis))
 
-    def items(self, kept: list[_Item], joining: Iterable[_Item]) -> list[_Item]:
-        """The same of a list."""
-        together = kept.copy()
+    def change(self, items: list[_Item], joining: Iterable[_Item]) -> None:
+        """The same with a list, in place."""
         for at in reversed(self.gone):
-            del together[at]
-        together += joining
-        return together if self.order is None else [together[at] for at in self.order.tolist()]
+            del items[at]
+        items += joining
+        if self.order is not None:
+            items[:] = [items[at] for at in self.order.tolist()]
 
 
-class Joining(NamedTuple):
-    """The columns of rows that join a lane."""
-
-    kept: IntArray  # [len(KEPT), rows]
-    entries: int  # of their tables
-    digest: int  # of all of these, modulo 2**64
-    even: bool  # whether no slot behind the last one of a row is filled
-    landed: bool  # whether all that was issued is computed
-
-    @classmethod
-    def of(cls, rows: list[SequenceTable], pool: BlockPool, prefixes: PrefixCache, count: int) -> Joining:
-        """The columns of these rows; the lane has taken `count` tokens."""
-        facts = [_facts(row, pool, prefixes, count) for row in rows]
-        kept: IntArray = np.array(array("q", chain.from_iterable(facts)), dtype=np.int64).reshape(-1, len(KEPT)).T
-        entries = sum([of[LENGTHS] - of[FRONT] // pool.block_size for of in facts])
-        even = all(of[WORDS] & FILL_MASK == of[RANGES] >> 32 for of in facts)
-        landed = all(row.computed == row.issued for row in rows)
-        return cls(kept, entries, to_signed(sum([of[DIGESTS] for of in facts])), even, landed)
-
-
-def _facts(row: SequenceTable, pool: BlockPool, prefixes: PrefixCache, count: int) -> tuple[int, ...]:
+def facts_of(row: SequenceTable, pool: BlockPool, prefixes: PrefixCache, count: int) -> tuple[int, ...]:
+    """What is kept of a row that joins a lane which has taken `count` tokens."""
     issued, blocks, size, recorded = row.issued, row.blocks, pool.block_size, pool.sink is not None
     block, lblock, full = blocks[-1], (issued - 1) // size, issued // size
     slot = issued - lblock * size  # behind the last one

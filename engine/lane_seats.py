@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
-from typing import TYPE_CHECKING, Any, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from kvscope.engine.batch import Places
+from kvscope.engine.block_arrays import FILL_MASK
 from kvscope.engine.free_list import IntArray
-from kvscope.engine.lane_move import DIGESTS, FRONT, KEPT, LENGTHS, Joining, Move
+from kvscope.engine.lane_move import BEFORE, DIGESTS, FRONT, KEPT, LENGTHS, RANGES, SINCE, WORDS, Move, facts_of
 from kvscope.engine.lane_rows import LaneRows
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.table_matrix import TableMatrix
 from kvscope.engine.tables import SequenceTable
 from kvscope.engine.token_columns import TokenColumns
+from kvscope.traces.schema import to_signed
 from kvscope.traces.sheet import stores_rows
 
 if TYPE_CHECKING:
@@ -23,7 +27,14 @@ if TYPE_CHECKING:
 
 NEVER = -1
 _OTHER = object()
-_COMPUTED = KEPT.index("computed")
+_BASE, _COMPUTED = KEPT.index("base"), KEPT.index("computed")
+
+
+class Taken(NamedTuple):
+    """What `takes_over` found: the sequences that are not in the lane, and whether `have` has it easy."""
+
+    new: list[int]
+    straight: bool
 
 
 class LaneSeats:
@@ -38,10 +49,9 @@ class LaneSeats:
     """
 
     __slots__ = (
-        "_at", "_base", "_before", "_bounds", "_desk", "_expected", "_fills", "_gone", "_kept", "_landed", "_matrix",
-        "_order", "_pool", "_prefixes", "_ragged", "_ranges", "_record", "_seats", "_since", "_size", "_stale",
-        "_straight", "_tokens", "_totals", "_uneven", "_who", "_words", "count", "ids", "intact",
-        "members", "places", "rows",
+        "_at", "_base", "_bounds", "_desk", "_gone", "_kept", "_landed", "_matrix", "_order", "_pool", "_prefixes",
+        "_ragged", "_record", "_seats", "_size", "_stale", "_straight", "_tokens", "_totals", "_uneven", "count", "ids",
+        "intact", "members", "places", "rows",
     )  # fmt: skip
 
     def __init__(self, pool: BlockPool, prefixes: PrefixCache) -> None:
@@ -67,69 +77,81 @@ class LaneSeats:
 
     # -- who is in it ---------------------------------------------------------------------------------------------
 
-    def takes_over(self, ids: list[int], members: frozenset[int]) -> list[int] | None:
+    def takes_over(self, ids: list[int], members: frozenset[int]) -> Taken | None:
         """Which of these sequences are not in it; None if these are most of them."""
         if len(ids) != len(members):
             return None
-        stay = Move(self._gone, None).items(self.ids, ())
+        stay = self.ids.copy()
+        Move(self._gone, None).change(stay, ())
         count = len(stay)
-        new = ids[count:] if ids[:count] == stay else [seq_id for seq_id in ids if seq_id not in self.rows]
-        return None if 2 * len(new) > len(ids) else new
+        straight = ids[:count] == stay
+        new = ids[count:] if straight else [seq_id for seq_id in ids if seq_id not in self.rows]
+        return None if 2 * len(new) > len(ids) else Taken(new, straight)
 
-    def have(self, ids: list[int], members: frozenset[int], joining: list[SequenceTable]) -> None:
+    def have(
+        self, ids: list[int], members: frozenset[int], joining: list[SequenceTable], *, straight: bool = True
+    ) -> None:
         """These sequences are in it from now on, in this order; `joining` are those that were not, and may (`admits`).
 
         It costs what changes: rows that stay are moved as arrays, those that leave catch up.
+
+        Args:
+            straight: all that are in it stay, in their order, and those that join come behind them.
         """
         for row in joining:
             row.step_out()
-        new = [row.seq_id for row in joining]
         move = Move(self._gone, None)
-        stand = move.items(self.ids, new)
-        if stand != ids:
+        if not straight:
             for seq_id in self.rows.keys() - members:
                 self.leave(self.rows[seq_id])
-            stand = move.items(self.ids, new)
+            stand = self.ids.copy()
+            move.change(stand, [row.seq_id for row in joining])
             at = dict(zip(stand, range(len(stand)), strict=True))
             move = Move(self._gone, np.array([at[seq_id] for seq_id in ids]))
-        self._seats = move.items(self._seats, joining)
+        move.change(self._seats, joining)
         self.ids, self.members, self.intact, self._at, self._gone = ids, members, True, None, []
         for row in joining:
             row.lane = cast("Lane", self)
             self.rows[row.seq_id] = row
-        self._move(move, joining)
+        self._put(move, joining)
         self._look()
         self._arrange()
 
-    def _move(self, move: Move, joining: list[SequenceTable]) -> None:
-        """Move the columns of the rows that stay, and put those of the rows that join in."""
-        new = Joining.of(joining, self._pool, self._prefixes, self.count)
-        if not (self._landed == self.count and new.landed):
+    def _put(self, move: Move, joining: list[SequenceTable]) -> None:
+        """Move what is kept of the rows that stay, and put that of the rows that join in."""
+        facts = [facts_of(row, self._pool, self._prefixes, self.count) for row in joining]
+        if self._landed != self.count or any(row.computed != row.issued for row in joining):
             if self._landed != NEVER:
                 self._kept[_COMPUTED] = self._base + self._landed
             self._landed = NEVER
-        if not new.even:
-            self._uneven = self.count + self._size
-        self._totals += (new.entries, new.digest)
-        self._kept = move.columns(self._kept, new.kept)
-        self._tokens.have([row.tokens for row in joining], move)
+        entries = digest = 0
+        for of in facts:
+            if of[WORDS] & FILL_MASK != of[RANGES] >> 32:
+                self._uneven = self.count + self._size
+            entries += of[LENGTHS] - of[FRONT] // self._size
+            digest += of[DIGESTS]
+        self._totals += (entries, to_signed(digest))
+        tokens = [row.tokens for row in joining]
+        self._move(move, facts, tokens)
         if self._matrix is not None:
             self._matrix.have([row.blocks for row in joining], move)
 
+    def _move(self, move: Move, facts: list[tuple[int, ...]], tokens: list[list[int]]) -> None:
+        """Move the columns; of each row that joins, the facts and all tokens."""
+        new: IntArray = np.array(array("q", chain.from_iterable(facts)), dtype=np.int64).reshape(-1, len(KEPT)).T
+        self._kept = move.columns(self._kept, new)
+        self._tokens.have(tokens, move)
+
     def _look(self) -> None:
-        """Know the parts of the array by name."""
-        (
-            blocks, lives, lblocks, self._base, _, _, _, self._since, _, self._before, self._words, self._ranges,
-            self._expected, self._who, *_,
-        ) = self._kept  # fmt: skip
-        self.places = Places(blocks, lives, lblocks)
-        self._fills = self._words.view("<i2")[::4]
+        """Find the parts of `_kept` that steps are told of."""
+        kept = self._kept
+        self._base = kept[_BASE]
+        self.places = Places(kept[0], kept[1], kept[2])
 
     def _arrange(self) -> None:
         """What follows from who is in it."""
-        self._ragged: set[int] = set()
-        if self._prefixes.share and int(np.minimum.reduce(self._before)) < 0:
-            self._ragged.update(np.flatnonzero(self._before < 0).tolist())
+        before = self._kept[BEFORE]
+        self._ragged: set[int] = set(np.flatnonzero(before < 0).tolist()) if self._prefixes.share else set()
         phases = (self._base % self._size).astype(np.uint16)
         self._order: IntArray = phases.argsort(kind="stable")
         self._bounds: list[int] = [0, *np.bincount(phases, minlength=self._size).cumsum().tolist()]
@@ -145,14 +167,14 @@ class LaneSeats:
 
     def catch_up(self, row: SequenceTable) -> None:
         """Tell a row what happened to it."""
-        at = self._place(row)
-        new = self.count - self._since.item(at)
+        at, kept = self._place(row), self._kept
+        new = self.count - kept.item(SINCE, at)
         if new:
             row.tokens += self._tokens.of(at, new)
             row.issued += new
-            self._since[at] = self.count
-        landed, computed = self._landed, self._kept[_COMPUTED]
-        row.computed = computed.item(at) if landed == NEVER else self._base.item(at) + landed
+            kept[SINCE, at] = self.count
+        landed = self._landed
+        row.computed = kept.item(_COMPUTED, at) if landed == NEVER else kept.item(_BASE, at) + landed
 
     def leave(self, row: SequenceTable) -> None:
         """The row goes on by itself; the others wait for the next batch."""
@@ -167,10 +189,10 @@ class LaneSeats:
 
     def _all_catch_up(self) -> None:
         """Every row at once, so that no more tokens are kept here than there is room for."""
-        new = (self.count - self._since).tolist()
+        new = (self.count - self._kept[SINCE]).tolist()
         most = max(new)
         for row, count, tokens in zip(self._seats, new, self._tokens.each(most), strict=True):
             row.tokens += tokens if count == most else tokens[most - count :]
             row.issued += count
-        self._since[:] = self.count
+        self._kept[SINCE] = self.count
         self._tokens.rewind()

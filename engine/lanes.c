@@ -17,12 +17,12 @@ Python code that could set one. */
 /* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
 enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PLACES, L_POOL,
-       L_PREFIXES, L_RAGGED, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN, L_BASE };
+       L_PREFIXES, L_RAGGED, L_RECORD, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN, L_BASE };
 static Slot of_lane[] = {
     {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
     {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0}, {"_ragged", 0},
-    {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0}, {"_totals", 0}, {"_uneven", 0},
-    {"_base", 0}, {NULL, 0},
+    {"_record", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0}, {"_totals", 0},
+    {"_uneven", 0}, {"_base", 0}, {NULL, 0},
 };
 enum { P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD, P_OPEN_LEASES, P_PAIRS, P_SINK, P_USERS };
 static Slot of_pool[] = {
@@ -40,8 +40,8 @@ static Slot of_index[] = {
 };
 enum { R_BLOCKS, R_GENS, R_HASHES, R_PUBLISHED };
 static Slot of_row[] = {{"blocks", 0}, {"gens", 0}, {"hashes", 0}, {"published", 0}, {NULL, 0}};
-enum { T_BYTES, T_KEPT, T_USED };
-static Slot of_tokens[] = {{"_bytes", 0}, {"_kept", 0}, {"_used", 0}, {NULL, 0}};
+enum { T_KEPT, T_NARROW, T_USED };
+static Slot of_tokens[] = {{"_kept", 0}, {"_narrow", 0}, {"_used", 0}, {NULL, 0}};
 static Slot of_matrix[] = {{"_entries", 0}, {NULL, 0}};
 enum { D_LANE, D_IDS, D_MEMBERS, D_NTH, D_BASE, D_PLACES };
 static Slot of_decodes[] = {
@@ -53,6 +53,7 @@ static PyTypeObject *lane_type, *pool_type, *free_type, *cache_type, *index_type
     *decodes_type, *recorder_type;
 static long long writing, committed_word, published_word;
 static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begin, kind_sched, decode;
+static PyObject *empty, *int64, *int32; /* of numpy */
 static PyObject *name_committed, *name_renew, *name_catch_up, *name_reserve;
 
 static inline int
@@ -341,7 +342,7 @@ store_tokens(Sight *s, PyObject *tokens, long long *used)
 {
     PyObject *columns = mine(s, L_TOKENS);
     int listed = PyList_CheckExact(tokens);
-    if (!is_a(columns, tokens_type) || slot(columns, &of_tokens[T_BYTES]) == Py_None ||
+    if (!is_a(columns, tokens_type) || slot(columns, &of_tokens[T_NARROW]) != Py_True ||
         (!listed && !PyTuple_CheckExact(tokens)) || PySequence_Fast_GET_SIZE(tokens) != s->rows) {
         return 0;
     }
@@ -675,7 +676,7 @@ look_at_index(Sight *s, PyObject *cache, Turned *t)
     t->width = 4 * s->size;
     if (!is_a(index, index_type) || slot(index, &of_index[I_PLAIN]) != Py_True || !is_a(columns, tokens_type) ||
         !slot_int(index, &of_index[I_WIDTH], t->width + 1, t->width + 1, &width) ||
-        slot(columns, &of_tokens[T_BYTES]) == Py_None) {
+        slot(columns, &of_tokens[T_NARROW]) != Py_True) {
         return 0;
     }
     t->block_of = slot(index, &of_index[I_BLOCK_OF]), t->behind = slot(index, &of_index[I_BEHIND]);
@@ -947,11 +948,246 @@ publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* -- Lane._move: who is in it has changed -------------------------------------------------------------------------- */
+
+/* What is done to every array: which columns go, how many there were, and how many stay. */
+typedef struct {
+    Py_ssize_t before, stay, joining, count, *gone;
+} Columns;
+
+/* 1: known; `gone` is to be freed. 0: not straight, or nothing for the functions here. */
+static int
+look_at_move(PyObject *move, PyObject *facts, PyObject *tokens, Py_ssize_t before, Columns *c)
+{
+    PyObject *gone;
+    if (!PyTuple_Check(move) || PyTuple_GET_SIZE(move) != 2 || PyTuple_GET_ITEM(move, 1) != Py_None ||
+        !PyList_CheckExact(gone = PyTuple_GET_ITEM(move, 0)) || !PyList_CheckExact(facts) ||
+        !PyList_CheckExact(tokens) || PyList_GET_SIZE(tokens) != PyList_GET_SIZE(facts)) {
+        return 0;
+    }
+    c->before = before, c->joining = PyList_GET_SIZE(facts), c->count = PyList_GET_SIZE(gone);
+    c->stay = before - c->count;
+    c->gone = PyMem_Malloc((size_t)(c->count + 1) * sizeof(Py_ssize_t));
+    int good = c->gone != NULL && c->stay > 0;
+    long long at = -1;
+    for (Py_ssize_t i = 0; good && i < c->count; i++) {
+        good = int_of(PyList_GET_ITEM(gone, i), at + 1, before - 1, &at);
+        c->gone[i] = (Py_ssize_t)at;
+    }
+    if (!good) {
+        PyMem_Free(c->gone);
+    }
+    return good;
+}
+
+/* One row of an array without the columns that go. */
+static void
+move_row(const Columns *c, char *to, const char *from, Py_ssize_t size)
+{
+    Py_ssize_t lo = 0;
+    for (Py_ssize_t i = 0; i <= c->count; i++) {
+        Py_ssize_t hi = i < c->count ? c->gone[i] : c->before;
+        memcpy(to, from + lo * size, (size_t)((hi - lo) * size));
+        to += (hi - lo) * size, lo = hi + 1;
+    }
+}
+
+/* The array after the move, and its memory; NULL: an exception is set. */
+static PyObject *
+moved(const Columns *c, const char *from, Py_ssize_t rows, Py_ssize_t room, PyObject *dtype, Py_ssize_t size,
+      Py_buffer *view)
+{
+    Py_ssize_t after = c->stay + c->joining;
+    PyObject *array = PyObject_CallFunction(empty, "(nn)O", room, after, dtype);
+    if (array == NULL || PyObject_GetBuffer(array, view, PyBUF_CONTIG) < 0) {
+        Py_XDECREF(array);
+        return NULL;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        move_row(c, (char *)view->buf + row * after * size, from + row * c->before * size, size);
+    }
+    return array;
+}
+
+/* The facts of the rows that join. 0: they are not such facts. */
+static int
+put_facts(const Columns *c, PyObject *facts, int64_t *array)
+{
+    for (Py_ssize_t i = 0; i < c->joining; i++) {
+        PyObject *of = PyList_GET_ITEM(facts, i);
+        if (!PyTuple_CheckExact(of) || PyTuple_GET_SIZE(of) != KINDS) {
+            return 0;
+        }
+        for (int kind = 0; kind < KINDS; kind++) {
+            long long fact;
+            if (!int_of(PyTuple_GET_ITEM(of, kind), INT64_MIN, INT64_MAX, &fact)) {
+                return 0;
+            }
+            array[kind * (c->stay + c->joining) + c->stay + i] = fact;
+        }
+    }
+    return 1;
+}
+
+/* The last `size` tokens of each row that joins, 0 where there are fewer; they end with row `used` of the array. 0:
+they do not fit. */
+static int
+put_tokens(const Columns *c, PyObject *tokens, long long size, long long used, int32_t *array)
+{
+    for (Py_ssize_t i = 0; i < c->joining; i++) {
+        PyObject *of = PyList_GET_ITEM(tokens, i);
+        if (!PyList_Check(of)) { /* a `Tokens`, too */
+            return 0;
+        }
+        Py_ssize_t count = PyList_GET_SIZE(of);
+        for (long long back = 1; back <= size; back++) {
+            long long token = 0;
+            if (back <= count && !int_of(PyList_GET_ITEM(of, count - back), INT32_MIN, INT32_MAX, &token)) {
+                return 0;
+            }
+            array[(used - back) * (c->stay + c->joining) + c->stay + i] = (int32_t)token;
+        }
+    }
+    return 1;
+}
+
+/* As `append_common`. */
+static int
+move_common(PyObject *lane, PyObject *move, PyObject *facts, PyObject *tokens)
+{
+    Columns c;
+    Desk *desk = desk_of(lane);
+    PyObject *of_kept = slot(lane, &of_lane[L_KEPT]), *columns = slot(lane, &of_lane[L_TOKENS]);
+    long long size, used;
+    if (desk == NULL || !is_a(columns, tokens_type) || slot(columns, &of_tokens[T_NARROW]) != Py_True ||
+        !slot_int(lane, &of_lane[L_SIZE], 1, 1 << 15, &size)) {
+        PyErr_Clear();
+        return 0;
+    }
+    const char *kept = look(desk, AT_KEPT, of_kept, 8 * KINDS);
+    const char *of_tokens_kept = look(desk, AT_TOKENS, slot(columns, &of_tokens[T_KEPT]), 4);
+    Py_ssize_t before = kept == NULL ? 0 : desk->of[AT_KEPT].len / (8 * KINDS);
+    Py_ssize_t room = of_tokens_kept == NULL || before == 0 ? 0 : desk->of[AT_TOKENS].len / (4 * before);
+    if (room == 0 || !slot_int(columns, &of_tokens[T_USED], size, room, &used) ||
+        !look_at_move(move, facts, tokens, before, &c)) {
+        return 0;
+    }
+    Py_buffer kept_view = {.obj = NULL}, tokens_view = {.obj = NULL};
+    PyObject *new_kept = moved(&c, kept, KINDS, KINDS, int64, 8, &kept_view);
+    PyObject *new_tokens = new_kept == NULL ? NULL
+                                            : moved(&c, of_tokens_kept, (Py_ssize_t)used, room, int32, 4, &tokens_view);
+    int good = new_tokens == NULL ? -1 : put_facts(&c, facts, kept_view.buf) &&
+                                             put_tokens(&c, tokens, size, used, tokens_view.buf);
+    PyBuffer_Release(&kept_view);
+    PyBuffer_Release(&tokens_view);
+    PyMem_Free(c.gone);
+    if (good <= 0) {
+        Py_XDECREF(new_kept);
+        Py_XDECREF(new_tokens);
+        return good;
+    }
+    put_slot(lane, &of_lane[L_KEPT], new_kept);
+    put_slot(columns, &of_tokens[T_KEPT], new_tokens);
+    return 1;
+}
+
+static PyObject *
+_move(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    int done = nargs == 3 && kwnames == NULL ? move_common(self, args[0], args[1], args[2]) : 0;
+    if (done == 0) {
+        return in_python("_move_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* -- Lane._arrange ------------------------------------------------------------------------------------------------- */
+
+/* The rows by the turn at which they take a block, each turn in their order; `ends` has a number for each turn and one
+more, all 0, and then where each turn ends. */
+static void
+sort_by_turn(Sight *s, int64_t *order, Py_ssize_t *ends)
+{
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        ends[(s->base[i] % s->size + s->size) % s->size + 1]++;
+    }
+    for (long long turn = 0; turn < s->size; turn++) {
+        ends[turn + 1] += ends[turn];
+    }
+    for (Py_ssize_t i = 0; i < s->rows; i++) {
+        order[ends[(s->base[i] % s->size + s->size) % s->size]++] = i;
+    }
+}
+
+/* Rows without a known block in front of the last one. */
+static PyObject *
+ragged_rows(Sight *s, PyObject *share)
+{
+    PyObject *ragged = PySet_New(NULL);
+    for (Py_ssize_t i = 0; ragged != NULL && share == Py_True && i < s->rows; i++) {
+        if (s->before[i] < 0) {
+            PyObject *at = PyLong_FromSsize_t(i);
+            if (at == NULL || PySet_Add(ragged, at) < 0) {
+                Py_CLEAR(ragged);
+            }
+            Py_XDECREF(at);
+        }
+    }
+    return ragged;
+}
+
+/* As `append_common`. */
+static int
+arrange_common(Sight *s)
+{
+    PyObject *cache = mine(s, L_PREFIXES);
+    if (!is_a(cache, cache_type)) {
+        return 0;
+    }
+    PyObject *ragged = ragged_rows(s, slot(cache, &of_cache[C_SHARE])), *bounds = PyList_New(s->size + 1);
+    PyObject *order = PyObject_CallFunction(empty, "(n)O", s->rows, int64);
+    Py_ssize_t *ends = PyMem_Calloc((size_t)s->size + 1, sizeof(Py_ssize_t));
+    int64_t *at = order == NULL ? NULL : look(s->desk, AT_ORDER, order, 8 * s->rows);
+    int good = ragged != NULL && bounds != NULL && ends != NULL && at != NULL;
+    if (good) {
+        sort_by_turn(s, at, ends);
+    }
+    for (long long turn = 0; good && turn <= s->size; turn++) { /* a turn begins where the one before has ended */
+        PyObject *begin = PyLong_FromSsize_t(turn == 0 ? 0 : ends[turn - 1]);
+        good = begin != NULL;
+        PyList_SET_ITEM(bounds, turn, begin);
+    }
+    PyMem_Free(ends);
+    if (!good) {
+        Py_XDECREF(ragged);
+        Py_XDECREF(bounds);
+        Py_XDECREF(order);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    put_slot(s->lane, &of_lane[L_RAGGED], ragged);
+    put_slot(s->lane, &of_lane[L_BOUNDS], bounds);
+    put_slot(s->lane, &of_lane[L_ORDER], order);
+    put_slot(s->lane, &of_lane[L_RECORD], Py_NewRef(Py_None));
+    put_slot(s->lane, &of_lane[L_STALE], Py_NewRef(Py_False));
+    return 1;
+}
+
+static PyObject *
+_arrange(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 0 && kwnames == NULL && see(self, &s) ? arrange_common(&s) : 0;
+    if (done == 0) {
+        return in_python("_arrange_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 /* -- the module ---------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef lane_methods[] = {
     METHOD(writable), METHOD(append), METHOD(schedule), METHOD(commit), METHOD(record_commit), METHOD(publish),
-    {NULL, NULL, 0, NULL},
+    METHOD(_move), METHOD(_arrange), {NULL, NULL, 0, NULL},
 };
 
 static int
@@ -975,9 +1211,9 @@ static PyObject *
 methods(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *types;
-    if (!PyArg_ParseTuple(args, "O!O!(LLL)(bbbbbb)b", &PyTuple_Type, &types, &PyType_Type, &recorder_type, &writing,
+    if (!PyArg_ParseTuple(args, "O!O!(LLL)(bbbbbb)bOOO", &PyTuple_Type, &types, &PyType_Type, &recorder_type, &writing,
                           &committed_word, &published_word, &kind_alloc, &kind_write, &kind_commit, &kind_publish,
-                          &kind_step_begin, &kind_sched, &decode) ||
+                          &kind_step_begin, &kind_sched, &decode, &empty, &int64, &int32) ||
         !PyArg_ParseTuple(types, "O!O!O!O!O!O!O!O!O!", &PyType_Type, &lane_type, &PyType_Type, &pool_type, &PyType_Type,
                           &free_type, &PyType_Type, &cache_type, &PyType_Type, &index_type, &PyType_Type, &row_type,
                           &PyType_Type, &tokens_type, &PyType_Type, &matrix_type, &PyType_Type, &decodes_type)) {
@@ -985,6 +1221,9 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_INCREF(types); /* for ever, and with it the classes */
     Py_INCREF(recorder_type);
+    Py_INCREF(empty);
+    Py_INCREF(int64);
+    Py_INCREF(int32);
     name_committed = PyUnicode_InternFromString("committed");
     name_renew = PyUnicode_InternFromString("_renew");
     name_catch_up = PyUnicode_InternFromString("_all_catch_up");
@@ -999,7 +1238,7 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef module_functions[] = {
     {"methods", methods, METH_VARARGS,
      "methods((classes of a lane and what it reads), recorder type, (words of a written, committed, published block), "
-     "(kinds), DECODE) -> {name: method}"},
+     "(kinds), DECODE, numpy.empty, int64, int32) -> {name: method}"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -160,13 +160,13 @@ class Stepping(TableCore):
             return None
         ids = list(seq_ids)
         members = frozenset(ids)
-        new = lane.takes_over(ids, members)
-        if new is None or self._steps.await_any(members):
+        taken = lane.takes_over(ids, members)
+        if taken is None or self._steps.await_any(members):
             return None
-        joining = [row for seq_id in new if (row := self._tables.get(seq_id)) is not None]
-        if len(joining) < len(new) or (joining and not admits(joining, self.pool, share=self.prefixes.share)):
+        joining = [row for seq_id in taken.new if (row := self._tables.get(seq_id)) is not None]
+        if len(joining) < len(taken.new) or (joining and not admits(joining, self.pool, share=self.prefixes.share)):
             return None
-        lane.have(ids, members, joining)
+        lane.have(ids, members, joining, straight=taken.straight)
         return lane if lane.writable() else None
 
     def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:

@@ -24,18 +24,14 @@ class TokenColumns:
     In 4 bytes each; once one of them needs more, all of them are objects.
     """
 
-    __slots__ = ("_block", "_bytes", "_kept", "_row", "_size", "_used")  # lanes.c reads them
+    __slots__ = ("_block", "_kept", "_narrow", "_size", "_used")  # lanes.c reads them
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
         self._used = block_size
         self._block = np.dtype(f"V{4 * block_size}")
         self._kept: npt.NDArray[Any] = np.zeros((block_size + _STEPS, 0), dtype=_NARROW)
-        self._look()
-
-    def _look(self) -> None:
-        self._bytes = self._kept.data.cast("B") if self._kept.size and self._kept.dtype == _NARROW else None
-        self._row = struct.Struct(f"{self._kept.shape[1]}i")
+        self._narrow = True  # tokens are in 4 bytes each
 
     @property
     def full(self) -> bool:
@@ -55,14 +51,13 @@ class TokenColumns:
         fresh = np.zeros((len(self._kept), len(joining)), dtype=self._kept.dtype)
         fresh[used - size : used] = last.reshape(-1, size).T
         self._kept = move.columns(self._kept, fresh)
-        self._look()
 
     def add(self, tokens: Sequence[int]) -> None:
         """The next token of each sequence."""
         used = self._used
-        if self._bytes is not None:
+        if self._narrow:
             try:
-                self._row.pack_into(self._bytes, used * self._row.size, *tokens)
+                struct.pack_into(f"{len(tokens)}i", self._kept[used].data.cast("B"), 0, *tokens)
                 self._used = used + 1
                 return
             except struct.error:
@@ -72,7 +67,7 @@ class TokenColumns:
 
     def last(self, at: IntArray) -> npt.NDArray[np.void] | None:
         """The last block's worth of tokens of these sequences, 4 bytes each; None if these do not hold them."""
-        if self._bytes is None:
+        if not self._narrow:
             return None
         end = self._used
         return self._kept[end - self._size : end].take(at, axis=1).T.copy().reshape(-1).view(self._block)
@@ -97,5 +92,4 @@ class TokenColumns:
         self._used = self._size
 
     def _widen(self) -> None:
-        self._kept = self._kept.astype(object)
-        self._look()
+        self._kept, self._narrow = self._kept.astype(object), False
