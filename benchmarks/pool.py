@@ -37,7 +37,7 @@ from kvscope.benchmarks.pool_peers import (
     list_bodies,
     vllm_bodies,
 )  # fmt: skip
-from kvscope.benchmarks.pool_step import step_rows
+from kvscope.benchmarks.pool_step import cold_rows, step_rows
 from kvscope.engine.pool import BlockPool
 from kvscope.traces import Kind, PoolFacts, Reason, Recorder, compiled
 from kvscope.traces.segment import MAX_BATCH_ROWS
@@ -227,7 +227,8 @@ def churn(pool: BlockPool, sink: Recorder) -> Callable[[], int]:
 
 def measure(num_blocks: int = 1 << 14, rounds: int = ROUNDS, sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]]:
     """All rows."""
-    return [*speed_rows(num_blocks, rounds), *growth_rows(sizes, rounds), *memory_rows(), *step_rows(rounds)]
+    rows = [*speed_rows(num_blocks, rounds), *growth_rows(sizes, rounds), *memory_rows()]
+    return [*rows, *step_rows(rounds), *cold_rows()]
 
 
 def verdict(row: dict[str, Any]) -> str:

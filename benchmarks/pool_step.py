@@ -1,4 +1,6 @@
-"""What scheduling a decode step costs the accounting: one token for each of 256 sequences, tracing on."""
+"""What scheduling a decode step costs the accounting: one token for each of 256 sequences, tracing on; and for each of
+64 with cold caches, as they are behind a step of a model.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ import gc
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kvscope.benchmarks.pool_peers import ListPool
 from kvscope.engine.block_manager import BlockManager
@@ -20,17 +25,19 @@ SEQUENCES, PROMPT, BLOCK_SIZE = 256, 512, 16
 STEPS = 2 * BLOCK_SIZE  # sequences end at different slots, so that in each step the same share of them gets a block
 CHANGES = 3
 LIMIT_US = 60.0
+COLD, COLD_ROUNDS = 64, 4
+_CACHES = 64 << 20  # bytes that are walked through to cool the caches
 IN_PYTHON = ", in Python"
 
 
 class Decoding:
-    """256 sequences that decode side by side, each behind a prompt of its own."""
+    """Sequences that decode side by side, each behind a prompt of its own."""
 
-    def __init__(self, sink: EventSink | None) -> None:
-        blocks = SEQUENCES * (PROMPT // BLOCK_SIZE + 40)
+    def __init__(self, sink: EventSink | None, sequences: int = SEQUENCES) -> None:
+        blocks = sequences * (PROMPT // BLOCK_SIZE + 40)
         self.manager = BlockManager(blocks, BLOCK_SIZE, sink=sink, hash_key=b"bench")
-        self.ids = list(range(SEQUENCES))
-        self._next = SEQUENCES
+        self.ids = list(range(sequences))
+        self._next = sequences
         lengths = [PROMPT + seq % BLOCK_SIZE for seq in self.ids]
         for seq, length in enumerate(lengths):
             self.manager.admit(seq, [seq * 10_000 + i for i in range(length)])
@@ -40,7 +47,7 @@ class Decoding:
 
     def step(self, token: int) -> int:
         """One step; ns of this thread's processor time."""
-        tokens = [token] * SEQUENCES
+        tokens = [token] * len(self.ids)
         start = time.thread_time_ns()
         rows = self.manager.append_many(self.ids, tokens)
         self.manager.begin_step(rows)
@@ -48,9 +55,25 @@ class Decoding:
         self.manager.end_step()
         return time.thread_time_ns() - start
 
+    def cold_step(self, token: int, cool: Callable[[], object]) -> int:
+        """One step whose three operations each find what `cool` has left of the caches; ns as above."""
+        tokens, clock, manager = [token] * len(self.ids), time.thread_time_ns, self.manager
+        cool()
+        start = clock()
+        rows = manager.append_many(self.ids, tokens)
+        spent = clock() - start
+        cool()
+        start = clock()
+        manager.begin_step(rows)
+        spent += clock() - start
+        cool()
+        start = clock()
+        manager.end_step()
+        return spent + clock() - start
+
     def replace_one(self) -> None:
         """One sequence finishes, and another one, whose prompt is computed, joins the batch; off the clock."""
-        gone = self.ids.pop(self._next % SEQUENCES)
+        gone = self.ids.pop(self._next % len(self.ids))
         self.manager.free(gone)
         seq, self._next = self._next, self._next + 1
         length = PROMPT + seq % BLOCK_SIZE
@@ -152,4 +175,34 @@ def step_rows(rounds: int, *, both: bool = True) -> list[dict[str, Any]]:
                  "unit": "us", "baseline": round(baseline, 1), "ratio": round(baseline / value, 3), "gate": gate,
                  "ok": None if gate is None else value <= gate}
             )  # fmt: skip
+    return rows
+
+
+def cold_rows(rounds: int = COLD_ROUNDS) -> list[dict[str, Any]]:
+    """The median step of a batch that stays the same, its caches cold; the baseline is that without recording.
+
+    Colder than behind a model's step, which leaves the code and the tables of the interpreter in the large caches.
+    """
+    caches = np.zeros(_CACHES // 8)
+    with tempfile.TemporaryDirectory() as folder:
+        facts = PoolFacts(1 << 15, BLOCK_SIZE)
+        ring = Recorder(Path(folder) / "cold", pool=facts, seal_after_s=3600.0)
+        runs = {"off": Decoding(None, COLD), "recording": Decoding(ring, COLD)}
+        spent: dict[str, list[int]] = {name: [] for name in runs}
+        for turn in range(rounds):
+            ring.seal()
+            for token in range(STEPS):
+                for name, run in runs.items():
+                    spent[name].append(run.cold_step(turn * 1000 + token, caches.sum))
+            for run in runs.values():
+                run.rewind()
+                run.step(0)  # that copies blocks
+                run.rewind()
+        ring.close()
+    name, rows = f"decode step of {COLD} sequences, caches cold", []
+    off = statistics.median(spent["off"]) / 1000
+    for how, each in spent.items():
+        value = statistics.median(each) / 1000
+        rows.append({"name": f"{name}, {how}", "value": round(value, 1), "unit": "us", "baseline": round(off, 1),
+                     "ratio": round(off / value, 3), "gate": None, "ok": None})  # fmt: skip
     return rows

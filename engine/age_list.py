@@ -16,7 +16,7 @@ class AgeList:
     `num_blocks` is the end of the list, which is in front of the oldest block too.
     """
 
-    count: int  # of the blocks in it
+    __slots__ = ("_b", "_before", "_end", "_n", "_next", "count")  # lanes.c reads them
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
@@ -24,7 +24,7 @@ class AgeList:
         self._before = np.full(num_blocks + 1, _ABSENT, dtype=np.int32)
         self._next[num_blocks] = self._before[num_blocks] = num_blocks
         self._look()
-        self.count = 0
+        self.count = 0  # of the blocks in it
 
     def _look(self) -> None:
         self._n, self._b = self._next.data, self._before.data  # one item at a time: faster than the arrays

@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.engine.age_list import AgeList
 from kvscope.engine.batch import Decodes
 from kvscope.engine.block_arrays import ENTRY, STATE, BlockState
 from kvscope.engine.free_list import FreeList, IntArray
@@ -61,7 +62,8 @@ _ONE_UP = np.array(1 << 32)
 _NO_SLOT = np.array(-1)  # the range before that of slot 0
 _LANDING, _FRESH = np.array(COMMITTED - WRITING), np.array(WRITING)
 _HALVES = struct.Struct("<2q")  # of a hash
-_KINDS = (Kind.ALLOC, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.STEP_BEGIN, Kind.SCHED)
+_STEP_END, _WITNESS = int(Kind.STEP_END), int(Kind.WITNESS)
+_KINDS = (Kind.ALLOC, Kind.WRITE, Kind.COMMIT, Kind.PUBLISH, Kind.STEP_BEGIN, Kind.SCHED, Kind.STEP_END, Kind.WITNESS)
 _add = np.add
 
 
@@ -219,6 +221,19 @@ class Lane(LaneSeats):
         if turned:
             self._publish_singly(full)
 
+    def record_end(self, tokens: int, sequences: int) -> bool:
+        """Record that a step of so many tokens has ended, and what the pool and the tables count then.
+
+        False, and nothing recorded, if these are the tables of more sequences than its own.
+        """
+        pool = self._pool
+        sink = pool.sink
+        if sink is None or sequences != len(self.rows):
+            return False
+        sink.emit(_STEP_END, aux=tokens)
+        sink.detail(sink.emit(_WITNESS), (*pool.tally(), *self.tally))
+        return True
+
     def _details(self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered) -> IntArray:
         """What PUBLISH says of the blocks of these rows."""
         details = np.empty((len(full), 4), dtype=np.int64)
@@ -254,10 +269,22 @@ def _fills(words: IntArray) -> npt.NDArray[np.int16]:
     return words.view("<i2")[::4]
 
 
-_lanes = compiled.load("engine._lanes", edition=2)
+_lanes = compiled.load("engine._lanes", edition=3)
 if _lanes is not None:
-    _types = (Lane, BlockPool, FreeList, PrefixCache, PrefixIndex, SequenceTable, TokenColumns, TableMatrix, Decodes)
+    _types = (
+        Lane,
+        BlockPool,
+        FreeList,
+        AgeList,
+        PrefixCache,
+        PrefixIndex,
+        SequenceTable,
+        TokenColumns,
+        TableMatrix,
+        Decodes,
+        SheetWriter,
+    )
     _states = (WRITING, COMMITTED, _PUBLISHED)
     _numbers = (tuple(map(int, _KINDS)), int(Reason.DECODE))
     _numpy = (np.empty, np.dtype(np.int64), np.dtype(np.int32))
-    compiled.stand_in(Lane, _lanes.methods(_types, SheetWriter, _states, *_numbers, *_numpy))
+    compiled.stand_in(Lane, _lanes.methods(_types, _states, *_numbers, *_numpy))

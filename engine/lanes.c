@@ -12,25 +12,31 @@ Python code that could set one. */
 
 #include "blake2.h"
 
-#define EDITION 2 /* as in lane.py */
+#define EDITION 3 /* as in lane.py */
 
 /* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
 enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PLACES, L_POOL,
-       L_PREFIXES, L_RAGGED, L_RECORD, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN, L_BASE };
+       L_PREFIXES, L_RAGGED, L_RECORD, L_ROWS, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN,
+       L_BASE };
 static Slot of_lane[] = {
     {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
     {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0}, {"_ragged", 0},
-    {"_record", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0}, {"_totals", 0},
-    {"_uneven", 0}, {"_base", 0}, {NULL, 0},
+    {"_record", 0}, {"rows", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0},
+    {"_totals", 0}, {"_uneven", 0}, {"_base", 0}, {NULL, 0},
 };
-enum { P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD, P_OPEN_LEASES, P_PAIRS, P_SINK, P_USERS };
+enum { P_CACHED, P_FENCED, P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD, P_NUM_SHARED, P_OPEN_LEASES, P_PAIRS,
+       P_QUARANTINED, P_SINK, P_USERS };
 static Slot of_pool[] = {
-    {"_free", 0}, {"index", 0}, {"last_use_step", 0}, {"newest_use", 0}, {"num_held", 0}, {"open_leases", 0},
-    {"pairs", 0}, {"sink", 0}, {"users", 0}, {NULL, 0},
+    {"_cached", 0}, {"_fenced", 0}, {"_free", 0}, {"index", 0}, {"last_use_step", 0}, {"newest_use", 0},
+    {"num_held", 0}, {"num_shared", 0}, {"open_leases", 0}, {"pairs", 0}, {"_quarantined", 0}, {"sink", 0}, {"users", 0},
+    {NULL, 0},
 };
-enum { F_AHEAD, F_CAPACITY, F_FILED, F_HEAD, F_RING };
-static Slot of_free[] = {{"ahead", 0}, {"_capacity", 0}, {"_filed", 0}, {"_head", 0}, {"_ring", 0}, {NULL, 0}};
+enum { F_AHEAD, F_BEHIND, F_CAPACITY, F_FILED, F_HEAD, F_RING };
+static Slot of_free[] = {
+    {"ahead", 0}, {"behind", 0}, {"_capacity", 0}, {"_filed", 0}, {"_head", 0}, {"_ring", 0}, {NULL, 0},
+};
+static Slot of_ages[] = {{"count", 0}, {NULL, 0}};
 enum { C_COMPUTING, C_SHARE };
 static Slot of_cache[] = {{"_computing", 0}, {"share", 0}, {NULL, 0}};
 enum { I_BEHIND, I_BLOCK_OF, I_DIGESTS, I_KEY, I_PARENTS, I_PLACE, I_PLAIN, I_TOKENS, I_WIDTH };
@@ -49,10 +55,12 @@ static Slot of_decodes[] = {
 };
 
 /* Classes, words and numbers that `methods` is told, once. */
-static PyTypeObject *lane_type, *pool_type, *free_type, *cache_type, *index_type, *row_type, *tokens_type, *matrix_type,
-    *decodes_type, *recorder_type;
+static PyTypeObject *lane_type, *pool_type, *free_type, *ages_type, *cache_type, *index_type, *row_type, *tokens_type,
+    *matrix_type, *decodes_type, *recorder_type;
 static long long writing, committed_word, published_word;
-static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begin, kind_sched, decode;
+static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begin, kind_sched, kind_step_end,
+    kind_witness;
+static uint8_t decode; /* a reason */
 static PyObject *empty, *int64, *int32; /* of numpy */
 static PyObject *name_committed, *name_renew, *name_catch_up, *name_reserve;
 
@@ -948,6 +956,67 @@ publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* -- Lane.record_end ----------------------------------------------------------------------------------------------- */
+
+/* BlockArrays.tally without leases, and the totals of the tables. 0: to be asked in Python. */
+static int
+count_all(Sight *s, int64_t values[8])
+{
+    PyObject *free = pools(s, P_FREE), *cached = pools(s, P_CACHED), *fenced = pools(s, P_FENCED);
+    PyObject *quarantined = pools(s, P_QUARANTINED);
+    const int64_t *totals = look(s->desk, AT_TOTALS, mine(s, L_TOTALS), 16);
+    long long filed, held, shared, ages;
+    if (leases_open(s) || totals == NULL || !is_a(free, free_type) || !is_a(cached, ages_type) ||
+        !is_a(slot(free, &of_free[F_AHEAD]), &PyList_Type) || !is_a(slot(free, &of_free[F_BEHIND]), &PyList_Type) ||
+        !is_a(fenced, &PyDict_Type) || !is_a(quarantined, &PyDict_Type) ||
+        !slot_int(free, &of_free[F_FILED], 0, INT32_MAX, &filed) ||
+        !slot_int(s->pool, &of_pool[P_NUM_HELD], 0, INT32_MAX, &held) ||
+        !slot_int(s->pool, &of_pool[P_NUM_SHARED], 0, INT32_MAX, &shared) ||
+        !slot_int(cached, &of_ages[0], 0, INT32_MAX, &ages)) {
+        return 0;
+    }
+    values[0] = filed + PyList_GET_SIZE(slot(free, &of_free[F_AHEAD]));
+    values[0] += PyList_GET_SIZE(slot(free, &of_free[F_BEHIND]));
+    values[1] = held - shared, values[2] = shared, values[3] = ages + PyDict_GET_SIZE(fenced);
+    values[4] = PyDict_GET_SIZE(quarantined), values[5] = 0;
+    values[6] = totals[0], values[7] = totals[1];
+    return 1;
+}
+
+/* As `append_common`. */
+static int
+record_end_common(Sight *s, PyObject *tokens, PyObject *sequences)
+{
+    Claim made;
+    int64_t values[8];
+    long long computed, count;
+    Record *records;
+    PyObject *rows = mine(s, L_ROWS);
+    if (s->sink == NULL || !is_a(rows, &PyDict_Type) ||
+        !int_of(sequences, PyDict_GET_SIZE(rows), PyDict_GET_SIZE(rows), &count) ||
+        !int_of(tokens, 0, INT64_MAX, &computed) || !count_all(s, values) || (records = look_at_records(s)) == NULL) {
+        return 0;
+    }
+    int claimed = claim_rows(s->sink, 2, &made);
+    if (claimed > 0) {
+        store_row(&made, made.seq, computed, -1, -1, facts_of(-1, -1, -1, kind_step_end, 0));
+        store_detail(records, &made, made.seq + 1, values, 8);
+        store_row(&made, made.seq + 1, 0, -1, -1, facts_of(-1, -1, -1, kind_witness, 0));
+    }
+    return claimed;
+}
+
+static PyObject *
+record_end(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Sight s;
+    int done = nargs == 2 && kwnames == NULL && see(self, &s) ? record_end_common(&s, args[0], args[1]) : 0;
+    if (done == 0) {
+        return in_python("record_end_python", self, args, nargs, kwnames);
+    }
+    return done < 0 ? NULL : Py_NewRef(Py_True);
+}
+
 /* -- Lane._move: who is in it has changed -------------------------------------------------------------------------- */
 
 /* What is done to every array: which columns go, how many there were, and how many stay. */
@@ -1187,20 +1256,30 @@ _arrange(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
 
 static PyMethodDef lane_methods[] = {
     METHOD(writable), METHOD(append), METHOD(schedule), METHOD(commit), METHOD(record_commit), METHOD(publish),
-    METHOD(_move), METHOD(_arrange), {NULL, NULL, 0, NULL},
+    METHOD(record_end), METHOD(_move), METHOD(_arrange), {NULL, NULL, 0, NULL},
+};
+
+/* In the order in which `methods` is told the classes. */
+static const struct {
+    PyTypeObject **type;
+    Slot *slots;
+} classes[] = {
+    {&lane_type, of_lane}, {&pool_type, of_pool}, {&free_type, of_free}, {&ages_type, of_ages},
+    {&cache_type, of_cache}, {&index_type, of_index}, {&row_type, of_row}, {&tokens_type, of_tokens},
+    {&matrix_type, of_matrix}, {&decodes_type, of_decodes}, {&recorder_type, of_recorder},
 };
 
 static int
-find_all_slots(void)
+find_all_slots(PyObject *types)
 {
-    struct {
-        PyTypeObject *type;
-        Slot *slots;
-    } all[] = {{lane_type, of_lane}, {pool_type, of_pool}, {free_type, of_free}, {cache_type, of_cache},
-               {index_type, of_index}, {row_type, of_row}, {tokens_type, of_tokens}, {matrix_type, of_matrix},
-               {decodes_type, of_decodes}, {recorder_type, of_recorder}};
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
-        if (find_slots(all[i].type, all[i].slots) < 0) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(classes); i++) {
+        PyObject *type = i < (size_t)PyTuple_GET_SIZE(types) ? PyTuple_GET_ITEM(types, (Py_ssize_t)i) : Py_None;
+        if (!PyType_Check(type)) {
+            PyErr_SetString(PyExc_TypeError, "a class is missing");
+            return -1;
+        }
+        *classes[i].type = (PyTypeObject *)type;
+        if (find_slots((PyTypeObject *)type, classes[i].slots) < 0) {
             return -1;
         }
     }
@@ -1211,16 +1290,12 @@ static PyObject *
 methods(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *types;
-    if (!PyArg_ParseTuple(args, "O!O!(LLL)(bbbbbb)bOOO", &PyTuple_Type, &types, &PyType_Type, &recorder_type, &writing,
-                          &committed_word, &published_word, &kind_alloc, &kind_write, &kind_commit, &kind_publish,
-                          &kind_step_begin, &kind_sched, &decode, &empty, &int64, &int32) ||
-        !PyArg_ParseTuple(types, "O!O!O!O!O!O!O!O!O!", &PyType_Type, &lane_type, &PyType_Type, &pool_type, &PyType_Type,
-                          &free_type, &PyType_Type, &cache_type, &PyType_Type, &index_type, &PyType_Type, &row_type,
-                          &PyType_Type, &tokens_type, &PyType_Type, &matrix_type, &PyType_Type, &decodes_type)) {
+    if (!PyArg_ParseTuple(args, "O!(LLL)(bbbbbbbb)bOOO", &PyTuple_Type, &types, &writing, &committed_word,
+                          &published_word, &kind_alloc, &kind_write, &kind_commit, &kind_publish, &kind_step_begin,
+                          &kind_sched, &kind_step_end, &kind_witness, &decode, &empty, &int64, &int32)) {
         return NULL;
     }
     Py_INCREF(types); /* for ever, and with it the classes */
-    Py_INCREF(recorder_type);
     Py_INCREF(empty);
     Py_INCREF(int64);
     Py_INCREF(int32);
@@ -1229,7 +1304,7 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     name_catch_up = PyUnicode_InternFromString("_all_catch_up");
     name_reserve = PyUnicode_InternFromString("_reserve");
     if (name_committed == NULL || name_renew == NULL || name_catch_up == NULL || name_reserve == NULL ||
-        find_all_slots() < 0) {
+        find_all_slots(types) < 0) {
         return NULL;
     }
     return methods_of(lane_type, lane_methods);
@@ -1237,7 +1312,7 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef module_functions[] = {
     {"methods", methods, METH_VARARGS,
-     "methods((classes of a lane and what it reads), recorder type, (words of a written, committed, published block), "
+     "methods((classes of a lane and what it reads), (words of a written, committed, published block), "
      "(kinds), DECODE, numpy.empty, int64, int32) -> {name: method}"},
     {NULL, NULL, 0, NULL},
 };

@@ -126,8 +126,7 @@ class Stepping(TableCore):
                     self._land(write)
             self.pool.settle(step.number)
             if self._sink is not None:
-                self._sink.emit(_STEP_END, aux=step.tokens())
-            self._witness()
+                self._record_end(step.tokens(), lane)
 
     # -- inside the critical section ------------------------------------------------------------------------------
 
@@ -215,6 +214,12 @@ class Stepping(TableCore):
                 if waiting is decodes:
                     return decodes, rows
         return None, [*decodes, *rows]
+
+    def _record_end(self, tokens: int, lane: Lane | None) -> None:
+        if lane is None or self._host.num_slots or not lane.record_end(tokens, len(self._tables)):
+            assert self._sink is not None
+            self._sink.emit(_STEP_END, aux=tokens)
+            self._witness()
 
     def _land(self, write: Write) -> None:
         """The block of this write is committed: so much of its row is computed now, and published when it is full."""
