@@ -126,8 +126,17 @@ class Lane(LaneSeats):
             np.maximum(words, ranges >> 32 | WRITING, out=words)
         pool.words[self.places.blocks] = words
         if pool.sink is not None:
-            self.record.append(_fills(words), ranges)
+            self._tell_appended()
         return Decodes(self, self.ids, self.members, self.count, self._base, self.places)
+
+    def _tell_appended(self) -> None:
+        """Record the last tokens: blocks that were taken for them, and writes."""
+        turn = (1 - self.count) % self._size
+        full = self._order[self._bounds[turn] : self._bounds[turn + 1]]
+        record = self.record
+        if len(full):
+            record.turn(full, self.places.lives[full], self._kept[WHO, full])
+        record.append(_fills(self._kept[WORDS]), self._kept[RANGES])
 
     def _take(self, full: IntArray) -> None:
         """A fresh block for these rows. A step still to end knows the places as they were: then they are made anew."""
@@ -150,7 +159,7 @@ class Lane(LaneSeats):
             self._matrix.turn(full, lblocks, blocks)
         if pool.sink is not None:
             self._digest(full, lives, lblocks)
-            self.record.turn(full, lives, self._kept[WHO, full])
+            self._stale = True
 
     def _renew(self) -> None:
         self._kept = self._kept.copy()
@@ -213,8 +222,7 @@ class Lane(LaneSeats):
                     self._seats[at].hashes.append(digest)
                     self._seats[at].published += 1
                 if self._pool.sink is not None:
-                    details = self._details(full, parents, entered)
-                    self.record.publish(full, details, None if committed else _fills(self._kept[WORDS]))
+                    self._tell_published(self._details(full, parents, entered), committed)
                 return
         if not committed:
             self.record_commit()
@@ -233,6 +241,10 @@ class Lane(LaneSeats):
         sink.emit(_STEP_END, aux=tokens)
         sink.detail(sink.emit(_WITNESS), (*pool.tally(), *self.tally))
         return True
+
+    def _tell_published(self, details: IntArray, committed: bool) -> None:
+        """Record that the blocks that are full just now are in the index, with what PUBLISH says of each."""
+        self.record.publish(self.full, details, None if committed else _fills(self._kept[WORDS]))
 
     def _details(self, full: IntArray, parents: npt.NDArray[np.void], entered: Entered) -> IntArray:
         """What PUBLISH says of the blocks of these rows."""
@@ -269,7 +281,7 @@ def _fills(words: IntArray) -> npt.NDArray[np.int16]:
     return words.view("<i2")[::4]
 
 
-_lanes = compiled.load("engine._lanes", edition=3)
+_lanes = compiled.load("engine._lanes", edition=4)
 if _lanes is not None:
     _types = (
         Lane,

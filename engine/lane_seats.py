@@ -38,14 +38,14 @@ class Taken(NamedTuple):
 
 
 class LaneSeats:
-    """The arrays have one element per row, in the order of the batch; `lane_move` says which there are.
+    """`_kept` has a column for each row, in the order of the batch; `lane_move` says what is in it.
 
-    All of them are made anew when the batch changes, and by `_take` while a step is still to end, which may read
-    `places` and `_base`; else they are written to. `_order` has the
-    rows turn by turn, and `_bounds` where in it each turn begins. `before`: the blocks in front of the last
-    ones, and `parents` their hashes, but for the `_ragged` rows, whose next block is published by itself.
-    `_landed`: how many tokens of the lane are computed; until one is, `computed` says how far each row is.
-    `_totals`: entries and digest (modulo 2**64) of all tables, once they are recorded.
+    It is made anew when the batch changes, and by `_take` while a step is still to end, which may read `places` and
+    `_base`, parts of it; else it is written to. `before`: the blocks in front of the last ones, and `parents` their
+    hashes, but for the `_ragged` rows, whose next block is published by itself. `_order` has the rows turn by turn, and
+    `_bounds` where in it each turn begins. `_landed`: how many tokens of the lane are computed; until one is,
+    `computed` says how far each row is. `_totals`: entries and digest (modulo 2**64) of all tables, where they are
+    recorded.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class LaneSeats:
         self._totals: IntArray = np.zeros(2, dtype=np.int64)
         self._uneven = 0
         self._desk: Any = None  # where the part in C has found the arrays
-        # The sink whose rows the part in C stores by itself, None for no sink; another one gets them from Python.
+        # The sink whose rows the part in C stores by itself, None for no sink; another one is told in Python.
         self._straight: object = pool.sink if pool.sink is None or stores_rows(pool.sink) else _OTHER
         self._landed = NEVER
 

@@ -12,7 +12,7 @@ Python code that could set one. */
 
 #include "blake2.h"
 
-#define EDITION 3 /* as in lane.py */
+#define EDITION 4 /* as in lane.py */
 
 /* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
@@ -29,8 +29,8 @@ enum { P_CACHED, P_FENCED, P_FREE, P_INDEX, P_LAST_USE, P_NEWEST_USE, P_NUM_HELD
        P_QUARANTINED, P_SINK, P_USERS };
 static Slot of_pool[] = {
     {"_cached", 0}, {"_fenced", 0}, {"_free", 0}, {"index", 0}, {"last_use_step", 0}, {"newest_use", 0},
-    {"num_held", 0}, {"num_shared", 0}, {"open_leases", 0}, {"pairs", 0}, {"_quarantined", 0}, {"sink", 0}, {"users", 0},
-    {NULL, 0},
+    {"num_held", 0}, {"num_shared", 0}, {"open_leases", 0}, {"pairs", 0}, {"_quarantined", 0}, {"sink", 0},
+    {"users", 0}, {NULL, 0},
 };
 enum { F_AHEAD, F_BEHIND, F_CAPACITY, F_FILED, F_HEAD, F_RING };
 static Slot of_free[] = {
@@ -62,7 +62,7 @@ static uint8_t kind_alloc, kind_write, kind_commit, kind_publish, kind_step_begi
     kind_witness;
 static uint8_t decode; /* a reason */
 static PyObject *empty, *int64, *int32; /* of numpy */
-static PyObject *name_committed, *name_renew, *name_catch_up, *name_reserve;
+static PyObject *name_committed, *name_renew, *name_catch_up, *name_reserve, *name_tell_appended, *name_tell_published;
 
 static inline int
 is_a(PyObject *object, PyTypeObject *type)
@@ -132,7 +132,9 @@ look(Desk *desk, int which, PyObject *array, Py_ssize_t bytes)
 
 /* A lane, as one call sees it. */
 typedef struct {
-    PyObject *lane, *pool, *sink; /* sink: NULL for none */
+    PyObject *lane, *pool;
+    PyObject *sink; /* whose ring the rows go to; NULL for none, and for one that is told in Python */
+    int recorded, told; /* whether there is any sink, and whether it is told in Python */
     Desk *desk;
     Py_ssize_t rows, known; /* known: blocks of the pool */
     long long size, count;
@@ -183,14 +185,16 @@ see(PyObject *lane, Sight *s)
     PyObject *pool = slot(lane, &of_lane[L_POOL]), *ids = slot(lane, &of_lane[L_IDS]), *sink;
     s->lane = lane, s->pool = pool;
     if (!is_a(pool, pool_type) || ids == NULL || !PyList_CheckExact(ids) ||
-        (sink = slot(pool, &of_pool[P_SINK])) == NULL || sink != slot(lane, &of_lane[L_STRAIGHT]) ||
-        (sink != Py_None && !PyObject_TypeCheck(sink, recorder_type)) || (s->desk = desk_of(lane)) == NULL ||
+        (sink = slot(pool, &of_pool[P_SINK])) == NULL || (s->desk = desk_of(lane)) == NULL ||
         !slot_int(lane, &of_lane[L_SIZE], 1, 1 << 15, &s->size) ||
         !slot_int(lane, &of_lane[L_COUNT], 0, INT64_MAX, &s->count)) {
         PyErr_Clear();
         return 0;
     }
-    s->sink = sink == Py_None ? NULL : sink;
+    s->recorded = sink != Py_None;
+    s->told = s->recorded &&
+              (sink != slot(lane, &of_lane[L_STRAIGHT]) || !PyObject_TypeCheck(sink, recorder_type));
+    s->sink = s->recorded && !s->told ? sink : NULL;
     s->rows = PyList_GET_SIZE(ids);
     s->pairs = look(s->desk, AT_PAIRS, slot(pool, &of_pool[P_PAIRS]), 0);
     if (s->rows == 0 || s->pairs == NULL || !see_kept(s)) {
@@ -423,7 +427,7 @@ look_at_blocks(Sight *s, Taking *t)
         }
         t->width = s->desk->of[AT_MATRIX].len / (4 * s->rows);
     }
-    if (s->sink != NULL) {
+    if (s->recorded) {
         if ((t->totals = look(s->desk, AT_TOTALS, mine(s, L_TOTALS), 16)) == NULL) {
             return 0;
         }
@@ -466,12 +470,14 @@ take(Sight *s, Taking *t, Py_ssize_t i, const Claim *made, int64_t seq)
     if (t->entries != NULL) {
         t->entries[at * t->width + lblock] = (int32_t)block;
     }
-    if (s->sink != NULL) {
+    if (s->recorded) {
         uint64_t digest = digest_word(life, lblock);
         kept(s, DIGESTS)[at] = (int64_t)((uint64_t)kept(s, DIGESTS)[at] + digest);
         kept(s, LENGTHS)[at] = lblock + 1;
         t->totals[0]++;
         t->totals[1] = (int64_t)((uint64_t)t->totals[1] + digest);
+    }
+    if (s->sink != NULL) {
         store_row(made, seq, 0, life, s->who[at], facts_of(0, 1, 0, kind_alloc, decode));
     }
     int failed = append_number(slot(row, &of_row[R_BLOCKS]), block);
@@ -501,6 +507,15 @@ have_own_arrays(Sight *s)
     PyObject *done = PyObject_CallMethodNoArgs(s->lane, name_renew); /* Python: makes arrays */
     Py_XDECREF(done);
     return done == NULL ? -1 : see_kept(s);
+}
+
+/* Call a method of the lane with up to two arguments. */
+static int
+tell(PyObject *lane, PyObject *name, PyObject *first, PyObject *second)
+{
+    PyObject *done = PyObject_CallMethodObjArgs(lane, name, first, second, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 /* 1: done. 0: it is not the common case, and nothing was changed. -1: an exception is set. */
@@ -539,7 +554,7 @@ append_common(Sight *s, PyObject *tokens)
     }
     failed |= put_int(mine(s, L_TOKENS), &of_tokens[T_USED], used);
     failed |= put_int(s->lane, &of_lane[L_COUNT], s->count);
-    return failed ? -1 : 1;
+    return failed || (s->told && tell(s->lane, name_tell_appended, NULL, NULL) < 0) ? -1 : 1;
 }
 
 static PyObject *
@@ -640,7 +655,7 @@ static int
 record_commit_common(Sight *s)
 {
     Claim made;
-    int claimed = s->sink == NULL ? 1 : claim_rows(s->sink, s->rows, &made);
+    int claimed = s->sink == NULL ? !s->told : claim_rows(s->sink, s->rows, &made);
     if (claimed > 0 && s->sink != NULL) {
         store_commits(s, &made, made.seq);
     }
@@ -672,7 +687,8 @@ typedef struct {
     const int32_t *kept; /* the tokens of the last steps, a row each */
     long long used;
     uint8_t *place, *digests, *parents, *content; /* of the index, by block */
-    uint8_t *room, *chained, *alone, *messages; /* room for, by row: two hashes, what is hashed */
+    int64_t *details; /* room for, by row: what PUBLISH says, two hashes, what is hashed */
+    uint8_t *chained, *alone, *messages;
 } Turned;
 
 /* 1: all of it is there. 0: it is to be done in Python. */
@@ -781,7 +797,7 @@ hash_blocks(Sight *s, Turned *t)
             memcpy(message + HEAD + 4 * step, &t->kept[(t->used - s->size + step) * s->rows + at], 4);
         }
         end_hash(keyed, message, (size_t)(HEAD + t->width), chained);
-        if (s->sink != NULL) {
+        if (s->recorded) {
             put_other_head(message);
             end_hash(keyed, message + OTHER, (size_t)(HEAD - OTHER + t->width), t->alone + i * DIGEST);
         }
@@ -865,12 +881,15 @@ enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int
     uint8_t *chained = t->chained + i * DIGEST, parent[DIGEST];
     const uint8_t *packed = t->messages + i * (HEAD + t->width) + LETTER;
     copy_parent(s, at, parent);
-    if (s->sink != NULL) {
-        int64_t values[4] = {0, 0, 0, kept(s, IDENTITIES)[at]};
+    if (s->recorded) {
+        int64_t *values = t->details + 4 * i;
         memcpy(&values[0], parent, 8);
         memcpy(&values[1], t->alone + i * DIGEST, 8);
         memcpy(&values[2], chained, 8);
-        store_detail(records, made, seq, values, 4);
+        values[3] = kept(s, IDENTITIES)[at];
+    }
+    if (s->sink != NULL) {
+        store_detail(records, made, seq, t->details + 4 * i, 4);
         store_row(made, seq, 0, s->lives[at], s->who[at], facts_of(1, 1, s->size, kind_publish, 0));
     }
     int failed = t->behind != Py_None ? stands_behind(t->behind, parent, block) : 0;
@@ -887,6 +906,22 @@ enter(Sight *s, Turned *t, Py_ssize_t i, const Claim *made, Record *records, int
     Py_XDECREF(hash);
     int known = slot_int(row, &of_row[R_PUBLISHED], 0, INT32_MAX, &published);
     return failed || !known || put_int(row, &of_row[R_PUBLISHED], published + 1) < 0 ? -1 : 0;
+}
+
+static int
+tell_published(Sight *s, Turned *t, int committed)
+{
+    Py_buffer view;
+    PyObject *details = PyObject_CallFunction(empty, "(nn)O", t->count, (Py_ssize_t)4, int64);
+    if (details == NULL || PyObject_GetBuffer(details, &view, PyBUF_CONTIG) < 0) {
+        Py_XDECREF(details);
+        return -1;
+    }
+    memcpy(view.buf, t->details, (size_t)t->count * 32);
+    PyBuffer_Release(&view);
+    int done = tell(s->lane, name_tell_published, details, committed ? Py_True : Py_False);
+    Py_DECREF(details);
+    return done;
 }
 
 /* With room for the hashes and tokens; as `append_common`. */
@@ -908,7 +943,7 @@ publish_turned(Sight *s, Turned *t, int committed)
     for (Py_ssize_t i = 0; i < t->count; i++) {
         failed |= enter(s, t, i, &made, records, seq + i);
     }
-    return failed ? -1 : 1;
+    return failed || (s->told && tell_published(s, t, committed) < 0) ? -1 : 1;
 }
 
 /* As `append_common`. */
@@ -928,14 +963,15 @@ publish_common(Sight *s, int committed)
     if (good <= 0) {
         return good;
     }
-    t.room = PyMem_Malloc((size_t)(t.count * (2 * DIGEST + HEAD + t.width)));
-    if (t.room == NULL) {
+    t.details = PyMem_Malloc((size_t)(t.count * (32 + 2 * DIGEST + HEAD + t.width)));
+    if (t.details == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    t.chained = t.room, t.alone = t.chained + t.count * DIGEST, t.messages = t.alone + t.count * DIGEST;
+    t.chained = (uint8_t *)(t.details + 4 * t.count), t.alone = t.chained + t.count * DIGEST;
+    t.messages = t.alone + t.count * DIGEST;
     good = publish_turned(s, &t, committed);
-    PyMem_Free(t.room);
+    PyMem_Free(t.details);
     return good;
 }
 
@@ -1303,7 +1339,10 @@ methods(PyObject *Py_UNUSED(module), PyObject *args)
     name_renew = PyUnicode_InternFromString("_renew");
     name_catch_up = PyUnicode_InternFromString("_all_catch_up");
     name_reserve = PyUnicode_InternFromString("_reserve");
+    name_tell_appended = PyUnicode_InternFromString("_tell_appended");
+    name_tell_published = PyUnicode_InternFromString("_tell_published");
     if (name_committed == NULL || name_renew == NULL || name_catch_up == NULL || name_reserve == NULL ||
+        name_tell_appended == NULL || name_tell_published == NULL ||
         find_all_slots(types) < 0) {
         return NULL;
     }

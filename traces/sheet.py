@@ -121,7 +121,9 @@ def stores_rows(sink: object) -> bool:
     """
     if not isinstance(sink, SheetWriter) or sink._guarded or sink._records is None:
         return False
-    return type(sink).emit_sheet is SheetWriter.emit_sheet and "emit_sheet" not in vars(sink)
+    own = vars(sink)
+    plain = type(sink).emit_sheet is SheetWriter.emit_sheet and type(sink).emit is SheetWriter.emit
+    return plain and not {"emit", "emit_sheet", "detail"} & own.keys()
 
 
 compile_recorder(SheetWriter)
