@@ -260,8 +260,7 @@ class Recorder(SheetWriter):
             self._drop(rows)
             return False
         if self._unmarked:
-            lost = self._unmarked
-            self._unmarked = 0
+            lost, self._unmarked = self._unmarked, 0
             self.emit(Kind.GAP, aux=lost)
         return True
 
@@ -269,8 +268,10 @@ class Recorder(SheetWriter):
         hard = self._sealed + self._mask + 1
         if self._inline or self._closed or self._unmarked or self._next + rows > hard:
             return False
-        self._wake.set()  # another thread seals, and there is room meanwhile
-        self._limit = 0 if self._closed else hard
+        whole = self._next - self._sealed >= self._seal_rows  # a batch for the thread that seals; else next time
+        if whole:
+            self._wake.set()
+        self._limit = 0 if self._closed else hard if whole else self._next + rows
         return self._limit > 0
 
     def _set_limit(self) -> None:
