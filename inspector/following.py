@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.measures import decimate
 from kvscope.inspector.source import IntArray
 from kvscope.inspector.state import PoolState, pool_state
@@ -47,19 +48,8 @@ class Moment:
     query_tokens: int
     tokens_per_s: float | None
     restarts: int  # how often another run took the place of the one before
-
-    @property
-    def running(self) -> int:
-        """Sequences that hold blocks."""
-        c = self.counts
-        begun = c["admit"] + c["resume"] + c["fork"]
-        return max(begun - c["finish"] - c["abort"] - c["preempt"], 0)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that were submitted, or preempted, and are not admitted."""
-        c = self.counts
-        return max(c["submit"] + c["preempt"] - c["admit"] - c["resume"], 0)
+    running: int  # sequences that hold blocks
+    waiting: int  # sequences that were submitted, or preempted, and are not admitted
 
     @property
     def prefix_hit_rate(self) -> float | None:
@@ -86,6 +76,7 @@ class Follower:
         self._sums = PoolSums(reader.num_blocks, reader.block_size, slots=True)
         self._fold = BlockFold(reader.num_blocks)
         self._kinds = np.zeros(256, np.int64)
+        self._lineup = Lineup()
         self._prompts: dict[int, int] = {}
         self._hits = self._queries = self._resized = 0
         self._seq = self._step = -1
@@ -112,6 +103,7 @@ class Follower:
             pool=pool_state(self._fold.copy(), self._seq, self._reader.block_size), past=dict(self._past), counts=names,
             cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
             tokens_per_s=self._rate(), restarts=self._restarts,
+            running=len(self._lineup.running), waiting=len(self._lineup.waiting),
         )  # fmt: skip
 
     def _take(self, part: Part) -> None:
@@ -124,6 +116,7 @@ class Follower:
         self._resized += int(np.count_nonzero((kind == Kind.COW) & (part["reason"] == Reason.RESIZED)))
         self._seq, self._step = int(part["seq"][-1]), int(part["step"].max())
         self._requests(part)
+        self._lineup.add(part)
         ends = np.flatnonzero(kind == Kind.STEP_END)[-4096:]
         self._ended += zip(part["t_ns"][ends].tolist(), part["aux"][ends].tolist(), strict=True)
         self._ended = [(t, n) for t, n in self._ended[-4096:] if t >= int(part["t_ns"][-1]) - RATE_NS]

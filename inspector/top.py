@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.remote import Server
 from kvscope.inspector.state import STATE_LETTERS, WRITING_LETTER, BlockState, PoolState, pool_state
 from kvscope.inspector.telemetry.counted import Counted, totals
@@ -72,34 +73,6 @@ class Source(Protocol):
         ...
 
 
-class _Lineup:
-    """Who runs and who waits, by their events."""
-
-    def __init__(self) -> None:
-        self.running: set[int] = set()
-        self.waiting: set[int] = set()
-        self.computed = 0  # positions computed in all steps
-        self.step, self.t_ns = -1, 0
-
-    def add(self, events: EventArray) -> None:
-        if not len(events):
-            return
-        self.computed += int(events["aux"][events["kind"] == Kind.STEP_END].sum())
-        self.step, self.t_ns = int(events["step"].max(initial=self.step)), int(events["t_ns"][-1])
-        for event in events[_MOVES[events["kind"]]]:
-            kind, seq_id = int(event["kind"]), int(event["seq_id"])
-            self.running.discard(seq_id)
-            self.waiting.discard(seq_id)
-            if kind in (Kind.SUBMIT, Kind.PREEMPT):
-                self.waiting.add(seq_id)
-            elif kind in (Kind.ADMIT, Kind.RESUME, Kind.FORK):
-                self.running.add(seq_id)
-
-
-_MOVES = np.zeros(256, np.bool_)
-_MOVES[[Kind.SUBMIT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.PREEMPT, Kind.FINISH, Kind.ABORT]] = True
-
-
 class FolderSource:
     """A trace folder, or a packed trace.
 
@@ -112,8 +85,9 @@ class FolderSource:
         self._name = path.name
         self._fold = BlockFold(self._follower.pool.num_blocks)
         self._counted = Counted(self._follower.pool.num_blocks)
-        self._lineup = _Lineup()
-        self._next = 0
+        self._lineup = Lineup()
+        self._computed = 0  # positions computed in all steps
+        self._step, self._t_ns, self._next = -1, 0, 0
 
     def look(self) -> Glance:
         """Fold what was written since."""
@@ -123,14 +97,20 @@ class FolderSource:
             self._fold.apply(events_columns(part.events, part.seqs))
             self._counted.add(part.events)
             self._lineup.add(part.events)
+            self._clock(part.events)
             self._next = int(part.seqs[-1]) + 1
         now = pool_state(self._fold, self._next - 1, follower.pool.block_size, None)
         pool = _measures(now, follower.pool.block_bytes) | {
-            "step": self._lineup.step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
+            "step": self._step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
         }  # fmt: skip
-        counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._lineup.computed}
-        return Glance(self._name, follower.live, pool, counts, letters_of(now), self._lineup.t_ns / 1e9,
+        counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
+        return Glance(self._name, follower.live, pool, counts, letters_of(now), self._t_ns / 1e9,
                       missing=follower.missing)  # fmt: skip
+
+    def _clock(self, events: EventArray) -> None:
+        if len(events):
+            self._computed += int(events["aux"][events["kind"] == Kind.STEP_END].sum())
+            self._step, self._t_ns = int(events["step"].max(initial=self._step)), int(events["t_ns"][-1])
 
 
 class ServerSource:
