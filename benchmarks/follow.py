@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.benchmarks.shown import progress_of, row, show
+from kvscope.benchmarks.shown import positive, progress_of, row, show
 from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
 
 RATE = 1_000_000
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the rows; exit code 1 when a gate is missed."""
     parser = argparse.ArgumentParser(prog="kvscope bench follow", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the writer writes (default 60)")
+    parser.add_argument("--seconds", type=positive, default=60.0, help="how long the writer writes (default 60)")
     parser.add_argument("--rate", type=int, default=RATE, help=f"events per second (default {RATE:,})")
     options = parser.parse_args(arguments)
     total = options.seconds * options.rate

@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvscope.benchmarks.shown import gated, row, show
+from kvscope.benchmarks.children import child
+from kvscope.benchmarks.shown import gated, none_or_more, positive, row, show
 from kvscope.errors import MissingDependency
 
 BLOCKS = (1 << 17, 1 << 20)
@@ -73,19 +73,9 @@ class Seen:
     memory: list[tuple[float, float, float]] = field(default_factory=list)  # (s, page MiB, server MiB)
 
 
-@contextlib.contextmanager
-def process(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def process(argv: list[str]) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """A program that is ended with this one."""
-    found = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        yield found
-    finally:
-        found.send_signal(signal.SIGTERM)
-        try:
-            found.wait(30)
-        except subprocess.TimeoutExpired:
-            found.kill()
-            found.wait()
+    return child(argv, patience_s=30, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def free_port() -> int:
@@ -247,10 +237,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
     parser.add_argument("--blocks", type=int, nargs="*", default=list(BLOCKS), help="sizes of the pool")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help=f"how long each page is watched (default {SECONDS:g})"
+        "--seconds", type=positive, default=SECONDS, help=f"how long each page is watched (default {SECONDS:g})"
     )
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help="a soak instead: memory of page and server over time"
+        "--minutes", type=none_or_more, default=0.0, help="a soak instead: memory of page and server over time"
     )
     options = parser.parse_args(arguments)
     rows = [found for blocks in options.blocks for found in rows_of(blocks, options.seconds, options.minutes)]

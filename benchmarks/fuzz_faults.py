@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from kvscope.benchmarks.shown import positive
 from kvscope.engine.block_manager import BlockManager
 from kvscope.errors import UsageError
 from kvscope.inspector.faults import FAULTS, Fault
@@ -232,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a row per fault; exit code 1 when one was not found."""
     parser = argparse.ArgumentParser(prog="kvscope bench fuzz_faults", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--limit", type=float, default=30.0)
+    parser.add_argument("--limit", type=positive, default=30.0)
     parser.add_argument("--faults", default="")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", type=Path)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvscope.benchmarks.shown import progress_of, row, show
+from kvscope.benchmarks.shown import row, say_now, show
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for one another are not work
@@ -56,7 +56,10 @@ def run(tokens: int, rounds: int, threads: int) -> list[dict[str, Any]]:
     from kvscope.engine.model import load_model, registry
 
     torch.set_num_threads(threads)
-    loaded, peer = load_model("smollm2"), transformers_model(registry.get("smollm2"))
+    say_now("loading smollm2")
+    loaded = load_model("smollm2")
+    say_now("loading smollm2 into transformers")
+    peer = transformers_model(registry.get("smollm2"))
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="kvscope-bench-") as folder:
         for batch in (1, 8):
@@ -71,15 +74,15 @@ def run(tokens: int, rounds: int, threads: int) -> list[dict[str, Any]]:
 
 
 def _fastest_steps(ways: dict[str, Callable[[], Steps]], rounds: int, label: str) -> dict[str, Steps]:
-    progress = progress_of(label, rounds) if sys.stderr.isatty() else lambda _: None
     best: dict[str, Steps] = {}
     names = list(ways)
     for number in range(rounds + 1):  # the first round warms everything up
         for name in names if number % 2 else reversed(names):
+            say_now(f"{label} {number} of {rounds}, {name}" if number else f"{label}s: warming up, {name}")
             steps = ways[name]()
             if number:
                 best[name] = [min(pair) for pair in zip(steps, best.get(name, steps), strict=True)]
-        progress(number)
+    say_now("")
     return best
 
 

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kvscope.benchmarks.shown import positive
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import FaultyCall, OutOfBlocks, UsageError
@@ -191,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print operations, events and findings; exit code 1 on any finding or failure."""
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.hammer", description=__doc__)
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=positive, default=60.0)
     parser.add_argument("--out", type=Path, help="keep the trace here")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

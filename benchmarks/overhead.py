@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvscope.benchmarks.shown import median_within, progress_of
+from kvscope.benchmarks.shown import median_within, positive, progress_of
 
 CPU_GATE, GPU_GATE = 1.01, 1.005
 BLOCK, PROMPT, TOKENS, BARE_STEPS = 16, 32, 97, 12
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kvscope bench overhead", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
     parser.add_argument("--gpu", action="store_true", help="a decode step of the 8B shape on the GPU")
-    parser.add_argument("--seconds", type=float, default=90.0, help="how long the CPU decodes in all (default 90)")
+    parser.add_argument("--seconds", type=positive, default=90.0, help="how long the CPU decodes in all (default 90)")
     parser.add_argument("--rounds", type=int, default=15, help="with --gpu: pairs of runs (default 15)")
     options = parser.parse_args(arguments)
     rows = run(options.gpu, options.rounds, options.seconds)

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kvscope.benchmarks.shown import positive
 from kvscope.inspector.races.examples import article
 from kvscope.inspector.races.exploration import explore_race
 from kvscope.inspector.races.kinds import KINDS, ConcurrencyKind, pool_race, prepared, search
@@ -113,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--kinds", nargs="*", help="only these")
     parser.add_argument("--exhaustive", type=int, default=0, metavar="PREEMPTIONS", help="every schedule up to these")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="limit of each exhaustive run")
+    parser.add_argument("--seconds", type=positive, default=3600.0, help="limit of each exhaustive run")
     parser.add_argument("--docs", type=Path, help="write the table of kinds into this page")
     options = parser.parse_args(arguments)
     rows: list[Row] = []

@@ -22,7 +22,9 @@ from typing import Any
 
 from kvscope.benchmarks.http_client import Answer, percentiles, stream
 from kvscope.benchmarks.served import Served, serving
+from kvscope.benchmarks.shown import positive, say_now
 from kvscope.benchmarks.tiny import CONTEXT, VOCAB, tiny_model
+from kvscope.errors import UsageError
 
 ARMS = ("off", "trace", "sanitize")
 
@@ -82,6 +84,8 @@ def plan(arrivals: str, requests: int, rate: float, prompt: int, output: int, se
     from kvscope.inspector.workloads.request import prompt_tokens
 
     work = open_workload(arrivals, limit=requests).requests
+    if len(work) < 3:
+        raise UsageError(f"{arrivals} has {len(work)} requests: at least 3 are needed")
     span = (work[-1].arrival_ns - work[0].arrival_ns) / 1e9 or 1.0
     stretch = len(work) / rate / span
     longest = max(r.prompt + r.output for r in work)
@@ -95,14 +99,18 @@ def plan(arrivals: str, requests: int, rate: float, prompt: int, output: int, se
     return planned, f"times x {stretch:.3g}, lengths x {scale:.3g} (the model's context is {CONTEXT})"
 
 
-async def play(base: str, planned: list[Planned]) -> list[Answer]:
-    """Ask for everything when it is due."""
-    start = time.perf_counter() + 0.05
+async def play(base: str, planned: list[Planned], said: str) -> list[Answer]:
+    """Ask for everything when it is due; `said` is told with how much is answered."""
+    start, answered = time.perf_counter() + 0.05, 0
 
     async def one(item: Planned) -> Answer:
         await asyncio.sleep(max(0.0, start + item.at_s - time.perf_counter()))
         body = {"model": "tiny", "prompt": item.prompt, "max_tokens": item.output, "temperature": 0, "ignore_eos": True}
-        return await stream(base, body, due=start + item.at_s)
+        answer = await stream(base, body, due=start + item.at_s)
+        nonlocal answered
+        answered += 1
+        say_now(f"{said}: {answered} of {len(planned)} answered")
+        return answer
 
     return list(await asyncio.gather(*(one(item) for item in planned)))
 
@@ -115,25 +123,26 @@ def run(planned: list[Planned], rounds: int, slo: tuple[float, float]) -> list[d
         model = tiny_model(folder / "tiny")
         servers: dict[str, Served] = {}
         for arm in ARMS:
+            say_now(f"starting the server with recording {arm}")
             recording = [] if arm == "off" else ["--trace", folder / f"{arm}.kvtrace", "--record", arm]
             servers[arm] = stack.enter_context(
                 serving(model, "--name", "tiny", "--num-blocks", 2048, "--max-requests", 4096, "--max-seqs", 64,
                         "--threads", 1, "--device", "cpu", *recording)
             )  # fmt: skip
-            asyncio.run(play(servers[arm].base, planned[:3]))  # warm
+            asyncio.run(play(servers[arm].base, planned[:3], f"warming up, recording {arm}"))
         for number in range(rounds):
             order = [*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]]
             for arm in order:
                 cpu, began = servers[arm].cpu_s(), time.perf_counter()
-                answers = asyncio.run(play(servers[arm].base, planned))
+                answers = asyncio.run(
+                    play(servers[arm].base, planned, f"round {number + 1} of {rounds}, recording {arm}")
+                )
                 arms[arm].seconds.append(time.perf_counter() - began)
                 servers[arm].idle()
                 arms[arm].cpu_s.append(servers[arm].cpu_s() - cpu)
                 arms[arm].answers += answers
-                if sys.stderr.isatty():
-                    print(f"\rround {number + 1} of {rounds}, {arm:8}", end="", file=sys.stderr)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+        say_now("ending the servers")
+    say_now("")
     return [arms[name].row(name, slo, arms["off"]) for name in ARMS]
 
 
@@ -142,18 +151,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kvscope bench serve", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--arrivals", default="poisson", help="poisson, an Azure CSV, or a Mooncake JSONL")
-    parser.add_argument("--rate", type=float, default=40.0, help="requests per second")
+    parser.add_argument("--rate", type=positive, default=40.0, help="requests per second")
     parser.add_argument("--requests", type=int, default=200, help="in each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompt", type=int, default=96, help="tokens, for poisson; half of them shared by all")
     parser.add_argument("--output", type=int, default=32, help="tokens, for poisson")
-    parser.add_argument("--slo-first", type=float, default=0.5, help="seconds to the first token, for goodput")
-    parser.add_argument("--slo-next", type=float, default=0.05, help="seconds per further token, for goodput")
+    parser.add_argument("--slo-first", type=positive, default=0.5, help="seconds to the first token, for goodput")
+    parser.add_argument("--slo-next", type=positive, default=0.05, help="seconds per further token, for goodput")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    if options.requests < 3 or options.rounds < 1 or options.rate <= 0 or options.output < 1:
-        parser.error("--requests is 3 or more, --rounds and --output 1 or more, --rate above 0")
+    if options.requests < 3 or options.rounds < 1 or options.output < 1:
+        parser.error("--requests is 3 or more, --rounds and --output 1 or more")
     if not 2 <= options.prompt <= CONTEXT - options.output - 1:
         parser.error(f"--prompt is 2 or more, and with --output below the context of {CONTEXT}")
     planned, note = plan(options.arrivals, options.requests, options.rate, options.prompt, options.output, options.seed)

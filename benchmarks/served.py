@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +12,13 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from kvscope.benchmarks.children import child
+from kvscope.errors import KVScopeError
+
+
+class BenchmarkFailed(KVScopeError):
+    """What was to be measured did not run."""
 
 
 class Served:
@@ -34,7 +40,9 @@ class Served:
             if not state["requests"] and self.get("/healthz")["requests"] == 0:
                 return state
             if time.monotonic() > end:
-                raise SystemExit(f"the server is still busy after {seconds:g} s: {len(state['requests'])} requests")
+                raise BenchmarkFailed(
+                    f"the server is still busy after {seconds:g} s: {len(state['requests'])} requests"
+                )
             time.sleep(0.05)
 
     def resident_bytes(self) -> int:
@@ -54,24 +62,19 @@ def serving(model: object, *options: object, environ: dict[str, str] | None = No
     """Start it and wait until it answers; SIGTERM at the end, and what it says then goes to standard error."""
     start = [sys.executable, "-c", "from kvscope.inspector.cli import main; main()"]
     command = [*start, "serve", str(model), "--port", "0", "--debug-routes", *map(str, options)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                               env={**os.environ, **(environ or {})})  # fmt: skip
+    environment = {**os.environ, **(environ or {})}
     said: list[str] = []
-    try:
+    with child(command, patience_s=120, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         line = ""
         while "http://" not in line:
             line = process.stderr.readline()
             said.append(line)
             if not line:
-                raise SystemExit(f"the server did not start: {''.join(said)}")
+                raise BenchmarkFailed(f"the server did not start: {' '.join(''.join(said).split())}")
         base = line.split(" on ")[1].split("/v1")[0]
         threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True).start()
         yield Served(process, base)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait(120)
 
 
 def said_no_finding(paths: Sequence[Any]) -> list[str]:

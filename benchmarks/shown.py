@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -54,3 +56,36 @@ def progress_of(what: str, total: float) -> Callable[[int], None]:
             sys.stderr.flush()
 
     return progress
+
+
+def say_now(text: str) -> None:
+    """What is being done, on a line of standard error that the next such word takes; only where somebody looks."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")
+        sys.stderr.flush()
+
+
+def positive(text: str) -> float:
+    """An option's value above 0, and finite: `nan` and `inf` are numbers to Python, and no benchmark would end."""
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def none_or_more(text: str) -> float:
+    """An option's value of 0 or more, and finite."""
+    value = _number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number") from None
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value

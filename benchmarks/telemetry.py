@@ -20,11 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvscope.benchmarks.shown import median_within, progress_of
+from kvscope.benchmarks.shown import median_within, progress_of, say_now
 
 GATES = {"recorded": 1.01, "watched": 1.02}
 WAYS = ("off", "recorded", "watched")
@@ -50,39 +51,40 @@ class Decode:
 
         torch.set_num_threads(fastest_threads())
         self._folder, self._tokens = folder, tokens
+        say_now(f"loading {model}")
         self._loaded = load_model(model)
 
     def real(self, way: str) -> float:
         """Processor seconds of a step, the prompts' share included."""
-        loop, watch, close = self._start(way, arithmetic=True)
-        end = _watched_meanwhile(watch) if way == "watched" else None
-        began = time.process_time()
-        asyncio.run(self._ask(loop))
-        taken = time.process_time() - began
-        if end is not None:
-            end()
-        close()
+        with ExitStack() as stack:
+            loop, watch = stack.enter_context(self._started(way, arithmetic=True))
+            if way == "watched":
+                stack.enter_context(_watched_meanwhile(watch))
+            began = time.process_time()
+            asyncio.run(self._ask(loop))
+            taken = time.process_time() - began
         return taken / self._tokens
 
     def bare(self, way: str, step_s: float) -> float:
         """Processor seconds of a step that computes nothing; step_s is what a real one takes."""
-        loop, watch, close = self._start(way, arithmetic=False)
         steps = WAVES * self._tokens
-        watchers = _Watchers(watch) if way == "watched" else None
-        began = time.process_time()
-        for _ in range(WAVES):
-            asyncio.run(self._ask(loop))
-        if loop.engine.sink is not None:
-            loop.engine.sink.seal()
-        if watchers is not None:
-            watchers.as_often_as_in(steps * step_s)
-        taken = time.process_time() - began
-        if watchers is not None:
-            watchers.close()
-        close()
+        with self._started(way, arithmetic=False) as (loop, watch):
+            watchers = _Watchers(watch) if way == "watched" else None
+            began = time.process_time()
+            for _ in range(WAVES):
+                asyncio.run(self._ask(loop))
+            if loop.engine.sink is not None:
+                loop.engine.sink.seal()
+            if watchers is not None:
+                watchers.as_often_as_in(steps * step_s)
+            taken = time.process_time() - began
+            if watchers is not None:
+                watchers.close()
         return taken / steps
 
-    def _start(self, way: str, *, arithmetic: bool) -> tuple[Any, Any, Callable[[], None]]:
+    @contextmanager
+    def _started(self, way: str, *, arithmetic: bool) -> Iterator[tuple[Any, Any]]:
+        """An engine loop, and what watches it; its thread ends with the block, or it would still compute at exit."""
         import torch
 
         from kvscope.engine.engine import Engine, EngineConfig
@@ -105,13 +107,12 @@ class Decode:
         loop = EngineLoop(engine, before_step=None if cost is None else cost.before_step,
                           on_step=None if cost is None else cost.after_step).start()  # fmt: skip
         watch = Watch(loop, path, model="m", cost=cost) if way == "watched" else None
-
-        def close() -> None:
+        try:
+            yield loop, watch
+        finally:
             loop.stop(0)
             if sink is not None:
                 sink.close()
-
-        return loop, watch, close
 
     async def _ask(self, loop: Any) -> None:
         from kvscope.engine.sequence import SamplingParams
@@ -171,8 +172,9 @@ class _Watchers:
         self.telemetry.close()
 
 
-def _watched_meanwhile(watch: Any) -> Callable[[], None]:
-    """Scrapes and spans, until what is returned is called."""
+@contextmanager
+def _watched_meanwhile(watch: Any) -> Iterator[None]:
+    """Scrapes and spans, until the block ends."""
     watchers, over = _Watchers(watch), threading.Event()
     watchers.telemetry.start()
 
@@ -182,13 +184,12 @@ def _watched_meanwhile(watch: Any) -> Callable[[], None]:
 
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         over.set()
         thread.join()
         watchers.close()
-
-    return end
 
 
 def run(rounds: int, bare_rounds: int, tokens: int, model: str) -> list[dict[str, Any]]:
@@ -215,7 +216,9 @@ def _in_turn(measure: Callable[[str], float], rounds: int, label: str) -> dict[s
     progress = progress_of(label, rounds) if sys.stderr.isatty() else lambda _: None
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for way in WAYS:
+        say_now(f"{label}s: warming up, {way}")
         measure(way)
+    say_now("")
     for number in range(rounds):
         for way in (*WAYS[number % 3 :], *WAYS[: number % 3]):
             times[way].append(measure(way))

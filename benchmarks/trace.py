@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.benchmarks import follow
-from kvscope.benchmarks.shown import row
+from kvscope.benchmarks.shown import positive, row
 from kvscope.traces import EventSink, Kind, PoolFacts, Reason, Recorder, open_trace, pack_range
 from kvscope.traces.segment import MAX_BATCH_ROWS
 
@@ -219,7 +219,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvscope.benchmarks.trace", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print {'rows': [...]}")
     parser.add_argument("--events", type=int, default=4_096, help="events per run, below 16,384 (default 4,096)")
-    parser.add_argument("--follow", type=float, metavar="SECONDS", help="only: follow a writer of 1 M events/s so long")
+    parser.add_argument(
+        "--follow", type=positive, metavar="SECONDS", help="only: follow a writer of 1 M events/s so long"
+    )
     options = parser.parse_args(arguments)
     rows = run(options.events) if options.follow is None else follow.rows_of(options.follow, follow.RATE)
     if options.json:

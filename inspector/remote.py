@@ -6,6 +6,7 @@ inspector reads a trace. Only the standard library speaks to the server.
 
 from __future__ import annotations
 
+import http.client
 import io
 import itertools
 import json
@@ -26,6 +27,11 @@ from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
 from kvscope.traces.tables import put_actors, put_sites
 
 MAX_ANSWER_BYTES = 256 << 20
+_BROKEN = (OSError, http.client.HTTPException)  # of a connection; the second is what a half answer gives
+
+
+class Unreachable(TraceError):
+    """The server does not answer, or its answer broke off: it may answer again."""
 
 
 def is_url(place: str) -> bool:
@@ -73,13 +79,14 @@ class Server:
         """(body, headers) of a debug route.
 
         Raises:
-            TraceError: the server cannot be reached, or refuses.
+            Unreachable: it does not answer.
+            TraceError: it refuses.
         """
         with self._open(path) as answer:
             try:
                 body = answer.read(MAX_ANSWER_BYTES)
-            except OSError as error:
-                raise TraceError(f"{self.url} broke off: {error}") from error
+            except _BROKEN as error:
+                raise Unreachable(f"{self.url} broke off: {' '.join(str(error).split())}") from error
             return body, {name.lower(): value for name, value in answer.headers.items()}
 
     def json(self, path: str) -> Any:
@@ -96,8 +103,8 @@ class Server:
                 for line in answer:
                     if line.startswith(b"data: "):
                         yield json.loads(line[6:])
-            except (OSError, ValueError) as error:
-                raise TraceError(f"{self.url} broke off: {error}") from error
+            except (*_BROKEN, ValueError) as error:
+                raise Unreachable(f"{self.url} broke off: {' '.join(str(error).split())}") from error
 
     def pool(self) -> PoolState:
         """Every block of the pool, now; raises as `get` does."""
@@ -117,10 +124,10 @@ class Server:
             return urllib.request.urlopen(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             raise TraceError(f"{self.url}: {_why(error)}") from error
-        except (OSError, ValueError) as error:
+        except (*_BROKEN, ValueError) as error:
             reason = getattr(error, "reason", error)
-            reason = getattr(reason, "strerror", None) or reason
-            raise TraceError(f"cannot reach {self.url}: {reason}; is the server running?") from error
+            reason = " ".join(str(getattr(reason, "strerror", None) or reason).split())
+            raise Unreachable(f"cannot reach {self.url}: {reason}; is the server running?") from error
 
 
 class RemoteTrace:

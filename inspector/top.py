@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.errors import TraceError
 from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.remote import Server
 from kvscope.inspector.state import STATE_LETTERS, WRITING_LETTER, BlockState, PoolState, pool_state
@@ -41,6 +42,7 @@ class Glance:
     findings: dict[str, Any] | None = None
     failed: str | None = None
     missing: int = 0  # events that are known to be lost
+    run: str = ""  # of a server: which of its runs
 
     def cells(self, most: int) -> tuple[int, str]:
         """(blocks per cell, one letter per cell) in at most so many cells."""
@@ -116,30 +118,38 @@ class FolderSource:
 class ServerSource:
     """A running server with debug routes; arguments as `Server`'s."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        self._server = Server(url, token)
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = 10.0) -> None:
+        self._server = Server(url, token, timeout_s)
+        self.url = self._server.url
 
     def look(self) -> Glance:
         """Ask it; raises as `Server.get` does."""
-        frame = self._server.json("/frame")
+        try:
+            return self._glance(self._server.json("/frame"))
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # another program's answer
+            raise TraceError(f"{self.url} answered with something that is no frame: is it `kvscope serve`?") from error
+
+    def _glance(self, frame: dict[str, Any]) -> Glance:
         totals = dict(frame["totals"] or {}) | {"generated_tokens": frame["generated_tokens"]}
-        if frame["pool"] is None:
-            return Glance(self._server.url, True, {}, totals, np.empty(0, np.uint8), time.time(), frame["findings"],
-                          frame["failed"])  # fmt: skip
-        pool = self._server.pool()
-        return Glance(frame["model"], True, frame["pool"], totals, letters_of(pool), time.time(), frame["findings"],
-                      frame["failed"])  # fmt: skip
+        known = frame["pool"] is not None
+        letters = letters_of(self._server.pool()) if known else np.empty(0, np.uint8)
+        return Glance(frame["model"] if known else self.url, True, frame["pool"] or {}, totals, letters, time.time(),
+                      frame["findings"], frame["failed"], run=str(frame["run"]))  # fmt: skip
 
 
 @dataclass
 class History:
-    """The last glances, for rates and a curve of the pool."""
+    """The last glances of one run, for rates and a curve of the pool."""
 
     kept: deque[Glance] = field(default_factory=lambda: deque(maxlen=240))
+    away: str = ""  # why there is no newer one, in one line; empty where all is well
 
     def add(self, glance: Glance) -> None:
-        """The newest one."""
+        """The newest one; what was seen of another run is forgotten."""
+        if self.kept and self.kept[-1].run != glance.run:
+            self.kept.clear()
         self.kept.append(glance)
+        self.away = ""
 
     def rates(self, span: int = 5) -> dict[str, float | None]:
         """Events, tokens and preemptions per second over the last few glances; None where no time has passed."""

@@ -60,14 +60,12 @@ def dashboard(
 def _check_server(url: str, token_file: Path | None) -> None:
     """Say now what would stop it for good; a server that is not there yet is waited for in the browser."""
     from kvscope.errors import TraceError
-    from kvscope.inspector.remote import Server, read_token
+    from kvscope.inspector.remote import Server, Unreachable, read_token
 
     server = Server(url, read_token(token_file), timeout_s=5.0)
     try:
         recorded = bool(server.json("/run").get("recorded"))
-    except TraceError as error:
-        if not str(error).startswith("cannot reach"):
-            raise
+    except Unreachable as error:
         say(f"{error} It is shown as soon as it is there.")
         return
     if not recorded:

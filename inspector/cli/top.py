@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from kvscope.errors import UsageError
+from kvscope.errors import TraceError, UsageError
 from kvscope.inspector.units import percent
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ STATES = (
 COLOURS = {letter: colour for _, letter, colour in STATES} | {"W": "#009E73"}
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _MAP_ROWS = 24
+LOOK_S, ASK_S = 10.0, 5.0  # how long one look waits for a server's answer; and one of many
+_AWAY = "The server does not answer, asking again"
 
 
 def top(
@@ -46,56 +49,88 @@ def top(
 
     if not 0.1 <= interval <= 3600:
         raise UsageError(f"interval is {interval:g}: must be 0.1..3600 seconds")
-    source, history = _source(place, token_file), History()
+    console = Console(highlight=False)
+    followed = not as_json and not once and console.is_terminal
+    source, history = _source(place, token_file, ASK_S if followed else LOOK_S), History()
+    if followed:
+        _follow(source, history, console, interval)
+        return
     history.add(source.look())
     if as_json:
         sys.stdout.write(json.dumps(history.kept[-1].to_json(history.rates()), ensure_ascii=False) + "\n")
         return
-    console = Console(highlight=False)
-    if once or not console.is_terminal:
-        console.print(screen(history, console.width, _MAP_ROWS))
-        return
-    _follow(source, history, console, interval)
+    console.print(screen(history, console.width, _MAP_ROWS))
 
 
-def _source(place: str, token_file: Path | None) -> Source:
+def _source(place: str, token_file: Path | None, timeout_s: float) -> Source:
     from kvscope.inspector.remote import is_url, read_token
     from kvscope.inspector.top import FolderSource, ServerSource
 
     if is_url(place):
-        return ServerSource(place, read_token(token_file))
+        return ServerSource(place, read_token(token_file), timeout_s)
     if token_file is not None:
         raise UsageError("token-file is for a server's URL, and a trace was given")
     return FolderSource(Path(place))
 
 
 def _follow(source: Source, history: History, console: Console, interval: float) -> None:
-    """Look again and again; a trace whose writer is gone is shown once more, and that is the end."""
-    rows = max(4, console.height - 14)
-    with (
-        contextlib.suppress(KeyboardInterrupt),  # Ctrl-C is how one leaves
-        Live(screen(history, console.width, rows), console=console, auto_refresh=False) as live,
-    ):
-        while history.kept[-1].live:
-            time.sleep(interval)
-            history.add(source.look())
-            live.update(screen(history, console.width, max(4, console.height - 14)), refresh=True)
+    """Look again and again; a trace whose writer is gone is shown once more, and that is the end.
+
+    A server that does not answer is asked again, before the first answer as after it.
+
+    Raises:
+        TraceError: the first look is refused.
+    """
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how one leaves
+        _look(source, history)
+        picture = partial(screen, history, console.width)
+        with Live(picture(_rows_for(console)), console=console, auto_refresh=False) as live:
+            while not history.kept or history.kept[-1].live:
+                time.sleep(interval)
+                _look(source, history)
+                live.update(picture(_rows_for(console)), refresh=True)
+
+
+def _rows_for(console: Console) -> int:
+    return max(4, console.height - 14)
+
+
+def _look(source: Source, history: History) -> None:
+    """One more glance, or why there is none."""
+    from kvscope.inspector.remote import Unreachable
+    from kvscope.inspector.top import ServerSource
+
+    try:
+        history.add(source.look())
+    except TraceError as error:
+        if not isinstance(source, ServerSource) or not (history.kept or isinstance(error, Unreachable)):
+            raise
+        history.away = str(error)
 
 
 def screen(history: History, width: int, map_rows: int) -> Group:
     """The whole picture: title, stat row, occupancy, map."""
+    if not history.kept:
+        return Group(Text(f"Waiting. {_AWAY}: {history.away}", "yellow"))
+    parts: list[Any] = [Text(f"{_AWAY}: {history.away}", "bold red")] if history.away else []
     glance = history.kept[-1]
     if not glance.pool:
-        return Group(_title(glance), Text(glance.failed or "the engine is in the middle of a long step", "yellow"))
-    parts: list[Any] = [_title(glance), *_stats(glance, history, width), *_occupancy(glance, history, width)]
+        said = Text(glance.failed or "the engine is in the middle of a long step", "yellow")
+        return Group(*parts, _title(glance, away=bool(history.away)), said)
+    parts += [
+        _title(glance, away=bool(history.away)),
+        *_stats(glance, history, width),
+        *_occupancy(glance, history, width),
+    ]
     return Group(*parts, Text(), *_map(glance, width, map_rows))
 
 
-def _title(glance: Glance) -> Text:
+def _title(glance: Glance, *, away: bool = False) -> Text:
     pool = glance.pool
     text = Text()  # a style given here would be that of all that follows
     text.append(glance.name, "bold")
-    text.append("  live" if glance.live else "  at its end", "green" if glance.live else "dim")
+    state = "  as it last was" if away else "  live" if glance.live else "  at its end"
+    text.append(state, "green" if glance.live and not away else "dim")
     if pool:
         text.append(f"  seq {pool['seq']:,}  step {pool['step']:,}" if pool["seq"] is not None else "", "dim")
     if glance.failed:

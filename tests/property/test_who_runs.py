@@ -75,7 +75,11 @@ def test_all_say_the_same_of_any_history(
             continue  # a look takes in several of them
         lineup.add(sink.events[taken:])
         taken, moment, now = len(sink.events), follower.look(), gauges(engine)
-        seen = {(moment.running, moment.waiting), (len(lineup.running), len(lineup.waiting)), (now.running, now.waiting)}
+        seen = {
+            (moment.running, moment.waiting),
+            (len(lineup.running), len(lineup.waiting)),
+            (now.running, now.waiting),
+        }
         assert seen == {counts_of(engine)}
     engine.close()
     moment = follower.look()

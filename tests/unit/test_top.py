@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
 import re
 import select
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,9 +27,11 @@ import pytest
 from rich.console import Console
 
 from kvscope.engine.model import load_model
+from kvscope.errors import TraceError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import top
 from kvscope.inspector.measures import summary
+from kvscope.inspector.remote import Unreachable
 from kvscope.inspector.state import state_at
 from kvscope.inspector.top import LETTERS, FolderSource, Glance, History, ServerSource
 from kvscope.traces import Kind, PoolFacts, Recorder, open_trace, pack
@@ -120,6 +125,61 @@ def test_a_large_pool_keeps_what_matters() -> None:
     assert (len(cells) <= 1000, cells[777_777 // per], cells.count("Q")) == (True, "Q", 1)
 
 
+class Scripted(ServerSource):
+    """A server whose answers are given."""
+
+    def __init__(self, *answers: Glance | BaseException) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self._answers = list(answers)
+
+    def look(self) -> Glance:
+        answer = self._answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def followed(*answers: Glance | BaseException) -> tuple[History, str]:
+    """What is left, and what was shown."""
+    out, history = io.StringIO(), History()
+    top._follow(Scripted(*answers), history, Console(file=out, force_terminal=True, width=200, height=40), 0.0)
+    return history, out.getvalue()
+
+
+def test_a_server_is_asked_until_ctrl_c_whatever_it_answers(toy_traces: dict[str, Path]) -> None:
+    seen = replace(FolderSource(toy_traces["clean"]).look(), live=True, run="one")
+    history, out = followed(
+        Unreachable("cannot reach it"), seen, seen, Unreachable("timed out"), TraceError("it answered 503"),
+        replace(seen, run="two", totals={**seen.totals, "events": 1}), KeyboardInterrupt(),
+    )  # fmt: skip
+    assert [word in out for word in ("cannot reach it", "timed out", "it answered 503")] == [True] * 3
+    assert out.count("asking again") == 3
+    assert [glance.run for glance in history.kept] == ["two"]  # no rates between two runs
+    assert "-1" not in out.split("tokens/s")[-1]
+
+
+def test_who_asks_a_server_that_refuses_is_told_at_once() -> None:
+    with pytest.raises(TraceError, match="token"):
+        followed(TraceError("it asks for a bearer token"))
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", b"nonsense\r\n\r\n", b"",
+                                    b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])  # fmt: skip
+def test_whatever_answers_is_one_line(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reply() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        threading.Thread(target=reply, daemon=True).start()
+        with pytest.raises(TraceError) as told:
+            ServerSource(f"http://127.0.0.1:{listener.getsockname()[1]}").look()
+    assert "\n" not in str(told.value)
+
+
 def test_an_engine_that_has_failed_is_told() -> None:
     history = History()
     history.add(Glance("m", True, {}, {"events": 5}, np.empty(0, np.uint8), 0.0, failed="a step failed: boom"))
@@ -150,8 +210,6 @@ def test_a_server_without_debug_routes_is_told_apart() -> None:
     with HTTPServer(("127.0.0.1", 0), Bare) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert httpx.get(f"http://127.0.0.1:{server.server_port}").status_code == 404
-        from kvscope.errors import TraceError
-
         with pytest.raises(TraceError, match="--debug-routes"):
             ServerSource(f"http://127.0.0.1:{server.server_port}").look()
         server.shutdown()
@@ -160,32 +218,52 @@ def test_a_server_without_debug_routes_is_told_apart() -> None:
 def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
     served_engine: ModuleType, tiny_folder: Path, tmp_path: Path
 ) -> None:
+    """Before it is there, while it is there, while it is gone, and when it is there again as another run."""
     columns, lines = 60, 30
-    with served_engine.serving(load_model(tiny_folder), tmp_path / "run.kvtrace", sanitize=True) as (base, *_):
-        served_engine.ask(base, prompt="the cat sat on the mat", max_tokens=20, n=2)
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from kvscope.inspector.cli import main; main()", "top", base, "--interval", "0.1"],
-            stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(theirs)
-        said = b""
-        try:
-            while said.count(b"\x1b[1A") < 40:  # a few frames, each drawn over the one before
-                assert select.select([ours], [], [], 60)[0], said.decode()
-                said += os.read(ours, 65536)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    loaded = load_model(tiny_folder)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from kvscope.inspector.cli import main; main()", "top", f"http://127.0.0.1:{port}",
+         "--interval", "0.1"],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+
+    def read_until(word: bytes, count: int = 1) -> None:
+        nonlocal said
+        before = len(said)
+        while said.count(word, before) < count:
+            assert select.select([ours], [], [], 60)[0], said.decode()
+            said += os.read(ours, 65536)
+
+    try:
+        read_until(b"Waiting. The server does not answer")
+        with served_engine.serving(loaded, tmp_path / "one.kvtrace", port=port, run_id="one"):
+            read_until(b"  live")
+        read_until(b"as it last was")
+        with served_engine.serving(loaded, tmp_path / "two.kvtrace", sanitize=True, port=port, run_id="two") as (
+            base,
+            *_,
+        ):
+            served_engine.ask(base, prompt="the cat sat on the mat", max_tokens=20, n=2)
+            read_until(b"  live")
+            read_until(b"\x1b[1A", 40)  # a few frames, each drawn over the one before
             os.write(ours, b"\x03")
             with contextlib.suppress(OSError):  # how a terminal says that its other end is gone
                 while select.select([ours], [], [], 60)[0] and (more := os.read(ours, 65536)):
                     said += more
-            assert process.wait(60) == 0, said.decode()
-        finally:
-            process.kill()
-            process.wait()
-            os.close(ours)
+        assert process.wait(60) == 0, said.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     text = said.decode()
     assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back, and nothing was said behind the last frame
     assert "Traceback" not in text
