@@ -267,7 +267,8 @@ class Lane(LaneSeats):
     @property
     def tally(self) -> tuple[int, int]:
         """Entries of all its tables, and their digest modulo 2**64, where they are recorded."""
-        return self._totals.item(0), self._totals.item(1)
+        entries, digest = self._left(self._gone)
+        return self._totals.item(0) + entries, self._totals.item(1) + digest
 
     def inputs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """[n] the last token of each row, and [n, blocks] their tables; `TableMatrix` says how."""
@@ -281,7 +282,7 @@ def _fills(words: IntArray) -> npt.NDArray[np.int16]:
     return words.view("<i2")[::4]
 
 
-_lanes = compiled.load("engine._lanes", edition=4)
+_lanes = compiled.load("engine._lanes", edition=5)
 if _lanes is not None:
     _types = (
         Lane,

@@ -45,7 +45,7 @@ class LaneSeats:
     hashes, but for the `_ragged` rows, whose next block is published by itself. `_order` has the rows turn by turn, and
     `_bounds` where in it each turn begins. `_landed`: how many tokens of the lane are computed; until one is,
     `computed` says how far each row is. `_totals`: entries and digest (modulo 2**64) of all tables, where they are
-    recorded.
+    recorded; those that left since the last batch are in it.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class LaneSeats:
             if self._landed != NEVER:
                 self._kept[_COMPUTED] = self._base + self._landed
             self._landed = NEVER
-        entries = digest = 0
+        entries, digest = self._left(move.gone)
         for of in facts:
             if of[WORDS] & FILL_MASK != of[RANGES] >> 32:
                 self._uneven = self.count + self._size
@@ -135,6 +135,13 @@ class LaneSeats:
         self._move(move, facts, tokens)
         if self._matrix is not None:
             self._matrix.have([row.blocks for row in joining], move)
+
+    def _left(self, gone: list[int]) -> tuple[int, int]:
+        """What these rows, which have left, take from `_totals`."""
+        if not gone:
+            return 0, 0
+        of = self._kept[:, gone]
+        return int(of[FRONT].sum()) // self._size - int(of[LENGTHS].sum()), -int(of[DIGESTS].sum())
 
     def _move(self, move: Move, facts: list[tuple[int, ...]], tokens: list[list[int]]) -> None:
         """Move the columns; of each row that joins, the facts and all tokens."""
@@ -182,8 +189,6 @@ class LaneSeats:
         self.intact = False
         at = self._place(row)
         insort(self._gone, at)
-        front, digest, length = self._kept[[FRONT, DIGESTS, LENGTHS], at].tolist()
-        self._totals -= (length - front // self._size, digest)
         del self.rows[row.seq_id]
         row.lane = None
 

@@ -12,15 +12,15 @@ Python code that could set one. */
 
 #include "blake2.h"
 
-#define EDITION 4 /* as in lane.py */
+#define EDITION 5 /* as in lane.py */
 
 /* -- the slots of the Python objects ---------------------------------------------------------------------------- */
 
-enum { L_BOUNDS, L_COUNT, L_DESK, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PLACES, L_POOL,
-       L_PREFIXES, L_RAGGED, L_RECORD, L_ROWS, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS, L_UNEVEN,
-       L_BASE };
+enum { L_BOUNDS, L_COUNT, L_DESK, L_GONE, L_IDS, L_INTACT, L_KEPT, L_LANDED, L_MATRIX, L_MEMBERS, L_ORDER, L_PLACES,
+       L_POOL, L_PREFIXES, L_RAGGED, L_RECORD, L_ROWS, L_SEATS, L_SIZE, L_STALE, L_STRAIGHT, L_TOKENS, L_TOTALS,
+       L_UNEVEN, L_BASE };
 static Slot of_lane[] = {
-    {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
+    {"_bounds", 0}, {"count", 0}, {"_desk", 0}, {"_gone", 0}, {"ids", 0}, {"intact", 0}, {"_kept", 0}, {"_landed", 0},
     {"_matrix", 0}, {"members", 0}, {"_order", 0}, {"places", 0}, {"_pool", 0}, {"_prefixes", 0}, {"_ragged", 0},
     {"_record", 0}, {"rows", 0}, {"_seats", 0}, {"_size", 0}, {"_stale", 0}, {"_straight", 0}, {"_tokens", 0},
     {"_totals", 0}, {"_uneven", 0}, {"_base", 0}, {NULL, 0},
@@ -1027,8 +1027,8 @@ record_end_common(Sight *s, PyObject *tokens, PyObject *sequences)
     int64_t values[8];
     long long computed, count;
     Record *records;
-    PyObject *rows = mine(s, L_ROWS);
-    if (s->sink == NULL || !is_a(rows, &PyDict_Type) ||
+    PyObject *rows = mine(s, L_ROWS), *gone = mine(s, L_GONE);
+    if (s->sink == NULL || !is_a(rows, &PyDict_Type) || !is_a(gone, &PyList_Type) || PyList_GET_SIZE(gone) > 0 ||
         !int_of(sequences, PyDict_GET_SIZE(rows), PyDict_GET_SIZE(rows), &count) ||
         !int_of(tokens, 0, INT64_MAX, &computed) || !count_all(s, values) || (records = look_at_records(s)) == NULL) {
         return 0;
