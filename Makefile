@@ -28,9 +28,9 @@ $(VENV)/python.ok:
 
 # Two layers: what the demo needs, and what the tests need on top.
 $(VENV)/demo.ok: $(VENV)/python.ok pyproject.toml setup.py $(wildcard */*.[ch] */*/*.[ch]) constraints.txt
-	@echo "installing kvscope with engine and dashboard into $(VENV) (once) ..."
+	@echo "installing kvscope with engine, dashboard and server into $(VENV) (once) ..."
 	@$(PIP) torch
-	@$(PIP) -e '.[engine,dashboard]'
+	@$(PIP) -e '.[engine,dashboard,server]'
 	@touch $@
 
 $(VENV)/dev.ok: $(VENV)/demo.ok pyproject.toml constraints.txt

@@ -73,18 +73,22 @@ def _live(view: TraceView) -> None:
 
 
 def _geometry(view: TraceView) -> None:
-    """Nothing here is measured: a long trace would have to be gone through for it."""
+    """Nothing here is measured: a long trace would have to be gone through for it.
+
+    What grows is told of a trace that does not: the sidebar is drawn once, and the live page has a clock of its own.
+    """
     pool = bytes_text(view.num_blocks * view.block_bytes) if view.block_bytes else "size not recorded"
-    newest = view.events[-STEPS_AMONG:]
-    seconds = (int(newest["t_ns"][-1]) - int(view.events[0]["t_ns"])) * 1e-9 if len(newest) else None
     rows = [
         ("model", str(model_facts(view).get("name") or "not recorded")),
         ("pool", f"{count_text(view.num_blocks)} blocks, {pool}"),
         ("block", f"{view.block_size} slots" + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
-        ("events", count_text(len(view.events))),
-        ("steps", count_text(int(newest["step"].max(initial=-1)) + 1)),
-        ("duration", duration_text(seconds)),
     ]
+    if not view.live:
+        newest = view.events[-STEPS_AMONG:]
+        seconds = (int(newest["t_ns"][-1]) - int(view.events[0]["t_ns"])) * 1e-9 if len(newest) else None
+        rows.append(("events", count_text(len(view.events))))
+        rows.append(("steps", count_text(int(newest["step"].max(initial=-1)) + 1)))
+        rows.append(("duration", duration_text(seconds)))
     for fact in view.facts:
         if fact.get("type") == "run" and fact.get("fault"):
             rows.append(("planted", str(fact["fault"])))

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kvscope.errors import TraceError
@@ -93,6 +93,33 @@ def claim_folder(path: Path, overwrite: bool) -> Iterator[None]:
         raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
 
 
+def check_claim(path: Path, overwrite: bool) -> None:
+    """Whether a trace may be made here, asked before any work is done for it; nothing is changed.
+
+    Raises:
+        TraceError: as `claim_folder` would.
+    """
+    try:
+        if path.is_dir():
+            _check_empty(path, overwrite)
+        elif path.exists() or path.is_symlink():
+            raise TraceError(f"cannot write a trace to {path}: a file is in the way; choose another path")
+        at = next(each for each in (path, *path.absolute().parents) if each.exists())
+    except OSError as error:
+        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
+    if not at.is_dir():
+        raise TraceError(f"cannot write a trace to {path}: {at} is no folder; choose another path")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise TraceError(f"cannot write a trace to {path}: nothing may be written in {at}; choose another path")
+
+
+def discard(path: Path) -> None:
+    """Take away a trace that its writer has closed, and its folder where nothing else is in it."""
+    _remove(path)
+    with suppress(OSError):
+        path.rmdir()
+
+
 @contextmanager
 def kept_folder(path: Path) -> Iterator[None]:
     """The folder of a trace that is gone on with; the body adds to it.
@@ -107,6 +134,11 @@ def kept_folder(path: Path) -> Iterator[None]:
 
 
 def _empty(path: Path, overwrite: bool) -> None:
+    _check_empty(path, overwrite)
+    _remove(path)
+
+
+def _check_empty(path: Path, overwrite: bool) -> None:
     names = os.listdir(path)
     if not names:
         return
@@ -123,7 +155,6 @@ def _empty(path: Path, overwrite: bool) -> None:
                 raise TraceError(f"cannot overwrite {path}: it is being written right now")
         finally:
             os.close(fd)
-    _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -65,6 +65,9 @@ class Job:
 
     async def start(self) -> None:
         """Queue every prompt; all or none."""
+        if len(self.prompts) > self.loop.max_requests:
+            raise BadField("prompt", f"prompt is a list of {len(self.prompts)}: this server takes at most "
+                                     f"{self.loop.max_requests} requests at once; send fewer")  # fmt: skip
         self.id, self.created = f"{self.shape.prefix}-{secrets.token_hex(12)}", int(time.time())
         tokenizer = self.loop.engine.loaded.tokenizer
         try:
@@ -165,7 +168,8 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
             raise BadField("prompt", "prompt is an empty list: give at least one prompt")
         _known_ids(prompts, loop.engine.loaded.config.vocab_size)
         _fits(prompts, loop.engine.loaded.config.max_model_len, "prompt")
-        params = asked.params(_limit(16 if asked.max_tokens is None else asked.max_tokens, max_tokens), asked.logprobs)
+        wanted = 16 if asked.max_tokens is None else asked.max_tokens
+        params = asked.params(limited("max_tokens", wanted, max_tokens), asked.logprobs)
         texts = [p if isinstance(p, str) else None for p in asked.prompts]
         job = Job(loop, CompletionShape(), model, prompts, texts, params, asked.user or "")
         return await _reply(job, request, stream=bool(asked.stream), with_usage=asked.with_usage, run_id=run_id)
@@ -182,8 +186,9 @@ def routes(loop: EngineLoop, model: str, run_id: str, *, max_tokens: int) -> API
         prompt = tokenizer.encode(text)
         _fits([prompt], loop.engine.loaded.config.max_model_len, "messages")
         room = max(1, loop.engine.loaded.config.max_model_len - len(prompt))
-        wanted = asked.max_completion_tokens if asked.max_tokens is None else asked.max_tokens
-        count = _limit(min(room, max_tokens) if wanted is None else wanted, max_tokens)
+        name = "max_tokens" if asked.max_tokens is not None else "max_completion_tokens"
+        wanted = getattr(asked, name)
+        count = limited(name, min(room, max_tokens) if wanted is None else wanted, max_tokens)
         params = asked.params(count, asked.wanted_logprobs())
         job = Job(loop, ChatShape(), model, [prompt], [text], params, asked.user or "")
         return await _reply(job, request, stream=bool(asked.stream), with_usage=asked.with_usage, run_id=run_id)
@@ -292,7 +297,8 @@ def _fits(prompts: list[list[int]], context: int, field: str) -> None:
                            "context_length_exceeded")  # fmt: skip
 
 
-def _limit(wanted: int, most: int) -> int:
-    if wanted > most:
-        raise BadField("max_tokens", f"max_tokens is {wanted:,}: this server gives at most {most:,}; ask for less")
+def limited(name: str, wanted: int, most: int) -> int:
+    """The tokens of an answer that the field `name` asks for; raises BadField where a server does not give so many."""
+    if not 1 <= wanted <= most:
+        raise BadField(name, f"{name} is {wanted:,}: this server gives 1..{most:,} tokens; change it")
     return wanted

@@ -9,13 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import resource
+import threading
+import time
+from collections.abc import Callable
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvscope.engine.server.replies import error
 
+WARN_EVERY_S = 60.0
 SPARED = 128  # descriptors for the trace, the model and whatever else the process opens
+
+
+class OncePerMinute(logging.Filter):
+    """Of warnings that say the same, lets through one a minute with how many there were since; errors always.
+
+    Whoever sends garbage would fill the log otherwise.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock, self._lock = clock, threading.Lock()
+        self._told: dict[str, tuple[float, int]] = {}  # by template: when, and how many were held back since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written; its text then has the number of those that were not."""
+        if record.levelno > logging.WARNING:
+            return True
+        with self._lock:
+            now, name = self._clock(), str(record.msg)
+            at, held = self._told.get(name, (-WARN_EVERY_S, 0))
+            if now - at < WARN_EVERY_S:
+                self._told[name] = at, held + 1
+                return False
+            self._told[name] = now, 0
+        if held:
+            record.msg, record.args = f"{record.getMessage()} ({held:,} more since the last such line)", ()
+        return True
 
 
 def connection_places() -> int:

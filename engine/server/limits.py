@@ -34,7 +34,7 @@ class Gate:
         self.app = app
         self.max_body = max_body
         self.body_timeout_s = body_timeout_s
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.strip().encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -59,8 +59,10 @@ class Gate:
         await self.app(scope, replay, send)
 
     def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
-        given, wanted = headers.get(b"authorization", b""), self._token
-        if wanted is not None and path not in OPEN_PATHS and not hmac.compare_digest(given, wanted):
+        scheme, _, given = headers.get(b"authorization", b"").strip().partition(b" ")
+        wanted = self._token
+        known = wanted is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), wanted))
+        if not known and path not in OPEN_PATHS:
             raise Refused(401, "a valid bearer token is needed: Authorization: Bearer TOKEN", "invalid_api_key")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():

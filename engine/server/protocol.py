@@ -18,10 +18,12 @@ from kvscope.errors import UsageError
 MAX_PROMPTS = 64
 MAX_MESSAGES = 512
 MAX_TEXT = 1 << 20  # characters of one text
+MAX_IDS = 1 << 20  # token ids of one prompt
+MAX_TOP = 20  # alternatives per token
 MAX_STOPS = 4
 
 Text = Annotated[StrictStr, Field(max_length=MAX_TEXT)]
-Ids = Annotated[list[Annotated[StrictInt, Field(ge=0, lt=1 << 31)]], Field(max_length=1 << 20)]
+Ids = Annotated[list[Annotated[StrictInt, Field(ge=0, lt=1 << 31)]], Field(max_length=MAX_IDS)]
 Number = StrictFloat | StrictInt
 
 
@@ -64,6 +66,8 @@ class _Common(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if value not in (None, *_HARMLESS.get(name, ())):
                 raise BadField(name, f"{name} is not supported here: leave it out", "unsupported_parameter")
+        if self.stream_options is not None and not self.stream:
+            raise BadField("stream_options", "stream_options is only allowed with stream: true")
 
     def params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
         """As the engine takes it; OpenAI's defaults, and a fresh seed where none is given.
@@ -159,8 +163,10 @@ class ChatRequest(_Common):
         """How many alternatives per token; None for no log probabilities.
 
         Raises:
-            BadField: alternatives without log probabilities.
+            BadField: alternatives without log probabilities, or too many.
         """
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP:
+            raise BadField("top_logprobs", f"top_logprobs is {self.top_logprobs}: must be 0..{MAX_TOP}")
         if not self.logprobs:
             if self.top_logprobs:
                 raise BadField("top_logprobs", "top_logprobs needs logprobs: true")

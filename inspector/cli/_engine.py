@@ -111,6 +111,48 @@ def choose_device(device: str) -> tuple[str, Any]:
     return device, torch.bfloat16 if device.startswith("cuda") else torch.float32
 
 
+def check_recording(
+    folder: Path | None, record: str, *, overwrite: bool, on_finding: str, watch: Sequence[str], content: bool,
+    num_blocks: int | None,
+) -> None:  # fmt: skip
+    """Refuse, before a model is loaded for it, what the recording of a run would be refused for later.
+
+    Args:
+        num_blocks: of the pool; None where they are not known yet.
+
+    Raises:
+        UsageError: options contradict one another. TraceError: the trace cannot be written there.
+    """
+    from kvscope.traces.folder import check_claim
+
+    check_words(record, on_finding)
+    if content and record != "sanitize":
+        raise UsageError(f"--content needs --record sanitize: with {record} nothing is compared")
+    check_watched(record, watch, num_blocks)
+    if folder is not None and record != "off":
+        check_claim(folder, overwrite)
+
+
+def check_words(record: str, on_finding: str) -> None:
+    """Raises UsageError for a word that is none, or does not fit the other."""
+    if record not in ("off", "trace", "sanitize"):
+        raise UsageError(f"record is {record!r}: must be off, trace or sanitize")
+    if on_finding not in ("log", "raise"):
+        raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
+    if on_finding == "raise" and record != "sanitize":
+        raise UsageError(f"--on-finding raise needs --record sanitize: with {record} nothing is checked")
+
+
+def check_watched(record: str, watch: Sequence[str], num_blocks: int | None) -> None:
+    """Raises UsageError for blocks that cannot be watched; of a pool of `num_blocks`, where that is known."""
+    from kvscope.inspector.watch import watched
+
+    if watch and record == "off":
+        raise UsageError("watch needs events: record is off")
+    for block in watch:
+        watched(block, num_blocks)
+
+
 @contextmanager
 def recorder(
     folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False,
@@ -121,22 +163,14 @@ def recorder(
     With "sanitize" a sanitizer stands in front of it; without a folder it keeps the events in memory. Whoever touches
     a block of `watch` (b37, b37#12) is told.
     """
-    if record not in ("off", "trace", "sanitize"):
-        raise UsageError(f"record is {record!r}: must be off, trace or sanitize")
-    if on_finding not in ("log", "raise"):
-        raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
-    if on_finding == "raise" and record != "sanitize":
-        raise UsageError(f"--on-finding raise needs --record sanitize: with {record} nothing is checked")
+    check_words(record, on_finding)
+    check_watched(record, watch, None if config is None else config.num_blocks)
     if record == "off" or (folder is None and record != "sanitize" and not watch):
-        if watch:
-            raise UsageError("watch needs events: record is off")
         yield None
         return
-    from kvscope.inspector.watch import watched
     from kvscope.traces import MemoryRecorder, PoolFacts, Recorder
+    from kvscope.traces.folder import discard
 
-    for block in watch:
-        watched(block, config.num_blocks)
     block_bytes = config.block_size * loaded.config.bytes_per_token(config.dtype.itemsize)
     facts = PoolFacts(config.num_blocks, config.block_size, block_bytes)
     level: Literal["trace", "sanitize"] = "sanitize" if record == "sanitize" else "trace"
@@ -150,14 +184,20 @@ def recorder(
         from kvscope.inspector.watch import WatchPoints
 
         seen = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch, num_blocks=config.num_blocks)
+    unused = False
     try:
         if record == "trace":
             yield seen
         else:
             yield from _sanitized(sink, seen, facts, "raise" if on_finding == "raise" else "log")
+    except Exception:
+        unused = sink.next_seq == 0  # what was refused before its first event leaves nothing that is then in the way
+        raise
     finally:
         with _shielded():
             sink.close()
+            if unused and isinstance(sink, Recorder):
+                discard(sink.path)
 
 
 def _sanitized(

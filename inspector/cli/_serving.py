@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import signal
 import socket
@@ -125,7 +126,7 @@ class Serving:
         """Serve; on a signal running requests get `grace` seconds, and are told when they must end."""
         from uvicorn import Config, Server
 
-        from kvscope.engine.server.connections import connection_places, patient_for
+        from kvscope.engine.server.connections import OncePerMinute, connection_places, patient_for
 
         loop, grace = self.loop, settings.grace_s
 
@@ -144,11 +145,14 @@ class Serving:
             app, http=protocol, log_level="warning", timeout_keep_alive=15, timeout_graceful_shutdown=int(grace) + 60,
             h11_max_incomplete_event_size=1 << 16, server_header=False, backlog=4096,
         )  # fmt: skip
+        limit, log = OncePerMinute(), logging.getLogger("uvicorn.error")
+        log.addFilter(limit)
         self._server = Draining(config)
         if self.failed is not None:
             self._server.should_exit = True
         try:
             self._server.run(sockets=[listener])
         finally:
+            log.removeFilter(limit)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -13,6 +13,7 @@ import typer
 
 from kvscope.inspector.cli._engine import (
     PoolOptions,
+    check_recording,
     checked,
     choose_device,
     draining,
@@ -83,11 +84,11 @@ def generate(
 
     Example: kvscope generate smollm2 "Name three rivers." "Why is the sea salty?" --trace run.kvtrace
     """
+    from kvscope.engine.limits import check_request
     from kvscope.engine.model.registry import locate
     from kvscope.engine.scheduler import SchedulerConfig
     from kvscope.engine.sequence import MAX_SAMPLES, SamplingParams
     from kvscope.errors import UsageError
-    from kvscope.inspector.watch import watched
 
     # What can be refused without torch is refused before it is loaded.
     if not 1 <= n <= MAX_SAMPLES:
@@ -100,8 +101,8 @@ def generate(
     )
     pool = PoolOptions(block_size, num_blocks, kv_memory, swap_space)
     pool.check(swaps=preemption == "swap")
-    for block in watch or ():
-        watched(block, num_blocks if kv_memory is None else None)
+    check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
+                    num_blocks=num_blocks if kv_memory is None else None)  # fmt: skip
     texts = [_text(prompt) for prompt in prompts]
     check_text("the system message", system or "")
     priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
@@ -117,6 +118,9 @@ def generate(
         record_text=record_text, dtype=dtype, device=device, host_blocks=pool.host_blocks(loaded, dtype.itemsize),
     )  # fmt: skip
     encoded = [_encode(loaded.tokenizer, text, system, raw) for text in texts]
+    for tokens in encoded:  # before there is a trace
+        check_request(tokens, params, context=loaded.config.max_model_len, max_seqs=max_seqs, num_blocks=blocks,
+                      block_size=block_size, share_prefixes=prefix_sharing)  # fmt: skip
     with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
         engine = Engine(loaded, config, sink=sink)
         layers = checked(engine, record, provenance=provenance, content=content, on_finding=on_finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kvscope.errors import MissingDependency, UsageError
-from kvscope.inspector.cli._engine import PoolOptions, checked, choose_device, load, recorder, say
+from kvscope.inspector.cli._engine import PoolOptions, check_recording, checked, choose_device, load, recorder, say
 from kvscope.inspector.cli._serving import Serving
 
 
@@ -70,15 +71,18 @@ def serve(
     """
     from kvscope.engine.model.registry import locate
     from kvscope.engine.scheduler import SchedulerConfig
+    from kvscope.engine.server import ServerConfig
     from kvscope.engine.sizing import parse_bytes
     from kvscope.inspector.telemetry.switch import wanted
 
     if record == "sanitize" and trace is None:
         raise UsageError("record is sanitize, and nothing is recorded: give --trace as well")
-    if on_finding not in ("log", "raise"):
-        raise UsageError(f"on-finding is {on_finding!r}: must be log or raise")
-    if on_finding == "raise" and record != "sanitize":
-        raise UsageError("on-finding is raise, and nobody looks for findings: give --record sanitize as well")
+    if name is not None and not name.strip():
+        raise UsageError("name is empty: give the name that clients ask for, or leave it out")
+    check_recording(None if rotate else trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (),
+                    content=content, num_blocks=num_blocks if kv_memory is None else None)  # fmt: skip
+    if trace is not None and rotate:
+        _not_written_now(trace)
     if metrics_aliases not in ("none", "vllm"):
         raise UsageError(f"metrics-aliases is {metrics_aliases!r}: must be none or vllm")
     otel = wanted(os.environ)
@@ -93,12 +97,12 @@ def serve(
         raise UsageError(f"max-requests is {max_requests}: must be 1..{1 << 16}")
     body, token = parse_bytes(max_body), _token(token_file)
     locate(model)
-    _require_server()
-    from kvscope.engine.engine import Engine, EngineConfig
-    from kvscope.engine.server import ServerConfig
-
     settings = ServerConfig(max_body=body, max_tokens=max_tokens, token=token, grace_s=grace)
+    _require_server(otel=otel is not None)
     listener = _listen(host, port)
+    say(f"loading {model}")  # at once: what comes now takes seconds
+    from kvscope.engine.engine import Engine, EngineConfig
+
     device, dtype = choose_device(device)
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     config = EngineConfig(
@@ -125,12 +129,9 @@ def _rotate(trace: Path) -> None:
     Raises:
         UsageError: somebody is writing it.
     """
-    from kvscope.traces import open_trace
-
+    _not_written_now(trace)
     if not trace.exists():
         return
-    if open_trace(trace).live:
-        raise UsageError(f"{trace} is being written by another process: choose another --trace")
     number = 1
     while (kept := trace.with_name(f"{trace.stem}-{number}{trace.suffix}")).exists():
         number += 1
@@ -138,13 +139,22 @@ def _rotate(trace: Path) -> None:
     say(f"kept the trace that was there: {kept}")
 
 
-def _require_server() -> None:
+def _not_written_now(trace: Path) -> None:
+    from kvscope.traces import open_trace
+
+    if trace.exists() and open_trace(trace).live:
+        raise UsageError(f"{trace} is being written by another process: choose another --trace")
+
+
+def _require_server(*, otel: bool) -> None:
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingDependency(f"serving needs {error.name}: pip install 'kvscope[server]'") from None
+    if otel and importlib.util.find_spec("opentelemetry") is None:
+        raise MissingDependency("OpenTelemetry is asked for by its variables: pip install 'kvscope[otel]'")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -112,8 +112,8 @@ def test_a_load_that_makes_no_sense_is_one_line(
 
 @pytest.mark.parametrize(
     "options",
-    [["serve", "--rate", "nan"], ["serve", "--rate", "inf"], ["serve", "--slo-first", "0"], ["frames", "--minutes", "-1"],
-     ["follow", "--seconds", "x"]],
+    [["serve", "--rate", "nan"], ["serve", "--rate", "inf"], ["serve", "--slo-first", "0"],
+     ["frames", "--minutes", "-1"], ["follow", "--seconds", "x"]],
 )  # fmt: skip
 def test_numbers_that_are_none_are_refused(
     options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

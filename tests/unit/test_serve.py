@@ -43,6 +43,8 @@ def serving(folder: Path, *options: object, cwd: Path) -> Iterator[tuple[str, su
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
+        assert line.startswith("loading"), line + process.stderr.read()
+        line = process.stderr.readline()
         assert "http://127.0.0.1:" in line, line + process.stderr.read()
         base = line.split(" on ")[1].split("/v1")[0]
         threading.Thread(target=process.stderr.read, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,12 +11,16 @@ from types import ModuleType
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 import typer
 
 from kvscope.engine.engine import Engine, EngineConfig
 from kvscope.engine.model import LoadedModel, load_model
 from kvscope.engine.server import EngineLoop, ServerConfig
+from kvscope.engine.server.completions import limited
+from kvscope.engine.server.protocol import ChatRequest, Message
+from kvscope.engine.server.replies import BadField
 from kvscope.engine.server.timing import Spread
 from kvscope.errors import Sanitized
 from kvscope.inspector import cli
@@ -51,6 +56,13 @@ def base(served_engine: ModuleType, loaded: LoadedModel, folder: Path) -> Iterat
         ({"prompt": [999_999]}, "prompt", None),
         ({"max_tokens": 0}, "max_tokens", None),
         ({"max_tokens": 1 << 19}, "max_tokens", None),
+        ({"prompt": "a" * ((1 << 20) + 1)}, "prompt", "context_length_exceeded"),
+        ({"prompt": ["b", "a" * ((1 << 20) + 1)]}, "prompt", "context_length_exceeded"),
+        ({"prompt": "the cat " * 9000}, "prompt", "context_length_exceeded"),
+        ({"prompt": ["a"] * 33}, "prompt", None),
+        ({"prompt": ["a"] * 65}, "prompt", None),
+        ({"temperature": "hot"}, "temperature", None),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None),
         ({"temperature": -1}, "temperature", None),
         ({"top_p": 0}, "top_p", None),
         ({"top_k": -1}, "top_k", None),
@@ -67,6 +79,69 @@ def test_an_error_names_its_param(base: str, body: dict[str, Any], param: str, c
     told = reply.json()["error"]
     assert reply.status_code in (400, 404)
     assert (told["param"], told["code"]) == (param, code), told
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"temperature": "hot"}, 'temperature is "hot": wanted a number'),
+        ({"temperature": [1]}, "temperature is [1]: wanted a number"),
+        ({"n": 1.5}, "n is 1.5: wanted a whole number"),
+        ({"stream": "yes"}, 'stream is "yes": wanted true or false'),
+        ({"user": 5}, "user is 5: wanted a text"),
+        ({"user": "u" * 300}, "user has 300 characters: this server takes at most 256; shorten it"),
+        ({"model": None}, "model is null: wanted a text"),
+        ({"stop": ["a"] * 5}, "stop: wanted a text, or at most 4 of them"),
+        ({"max_tokens": 0}, "max_tokens is 0: this server gives 1..4,096 tokens; change it"),
+        ({"max_tokens": 5000}, "max_tokens is 5,000: this server gives 1..4,096 tokens; change it"),
+        ({"prompt": ["a"] * 33}, "prompt is a list of 33: this server takes at most 32 requests at once; send fewer"),
+        ({"prompt": ["a"] * 65}, "prompt has 65 prompts: this server takes at most 64; shorten it"),
+        ({"prompt": "a" * 1_500_000},
+         "prompt has 1,500,000 characters: this server takes at most 1,048,576; shorten it"),
+        ({"stream_options": {}}, "stream_options is only allowed with stream: true"),
+        ({"stream_options": {}, "stream": False}, "stream_options is only allowed with stream: true"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_told_in_plain_words(base: str, body: dict[str, Any], says: str) -> None:
+    reply = httpx.post(f"{base}/v1/completions", json={"model": "m", "prompt": "x", **body}, timeout=60)
+    assert (reply.status_code, reply.json()["error"]["message"], reply.headers.get("retry-after")) == (400, says, None)
+
+
+def test_a_long_message_is_told_as_what_it_is(base: str) -> None:
+    for content in ("a" * 1_100_000, [{"type": "text", "text": "a" * 1_100_000}]):
+        asked = {"model": "m", "messages": [{"role": "user", "content": content}]}
+        told = httpx.post(f"{base}/v1/chat/completions", json=asked, timeout=60).json()["error"]
+        assert (told["code"], told["param"]) == ("context_length_exceeded", "messages")
+        assert "1,100,000 characters" in told["message"]
+
+
+def test_a_conversation_names_the_field_that_was_sent() -> None:
+    for more in ({"logprobs": True, "top_logprobs": 21}, {"top_logprobs": -1}, {"top_logprobs": 3}):
+        asked = ChatRequest(model="m", messages=[Message(role="user", content="x")], **more)
+        with pytest.raises(BadField) as told:
+            asked.wanted_logprobs()
+        assert told.value.param == "top_logprobs"
+    with pytest.raises(BadField) as told:
+        limited("max_completion_tokens", 0, 4096)
+    assert told.value.param == "max_completion_tokens"
+
+
+def test_the_schema_says_what_the_server_does(base: str) -> None:
+    told = httpx.get(f"{base}/openapi.json").json()
+    operations = [operation for path in told["paths"].values() for operation in path.values()]
+    assert not any("422" in operation["responses"] for operation in operations)
+    assert told["paths"]["/v1/completions"]["post"]["responses"]["400"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/Error"
+    }
+    wrong = httpx.post(f"{base}/v1/completions", json={}).json()
+    jsonschema.validate(wrong, told["components"]["schemas"]["Error"])
+    assert "ValidationError" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(("path", "allow"), [("/v1/completions", "POST"), ("/healthz", "GET, HEAD")])
+def test_a_wrong_method_is_told_the_right_one(base: str, path: str, allow: str) -> None:
+    reply = httpx.put(f"{base}{path}")
+    assert (reply.status_code, reply.headers["allow"], reply.json()["error"]["param"]) == (405, allow, None)
 
 
 def test_an_error_of_a_conversation_names_its_messages(base: str) -> None:

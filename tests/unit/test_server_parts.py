@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvscope.engine.model import load_model
 from kvscope.engine.server.answers import Answer
+from kvscope.engine.server.connections import OncePerMinute
 from kvscope.engine.server.limits import Gate
 from kvscope.engine.server.protocol import ChatRequest, CompletionRequest
 from kvscope.errors import UsageError
@@ -131,7 +133,9 @@ def test_bodies(headers: dict[str, str], messages: list[dict[str, Any]], status:
 @pytest.mark.parametrize(
     ("sent", "path", "status"),
     [("Bearer secret", "/metrics", 200), ("Bearer wrong", "/metrics", 401), ("", "/metrics", 401),
-     ("secret", "/v1/models", 401), ("", "/healthz", 200)],
+     ("secret", "/v1/models", 401), ("", "/healthz", 200), ("bearer secret", "/metrics", 200),
+     ("BEARER  secret", "/metrics", 200), ("Basic secret", "/metrics", 401), ("bearersecret", "/metrics", 401),
+     ("Bearer secret x", "/metrics", 401), ("Bearer", "/metrics", 401)],
 )  # fmt: skip
 def test_the_bearer_token(sent: str, path: str, status: int) -> None:
     gate = Gate(behind, max_body=100, body_timeout_s=1, token="secret")
@@ -155,3 +159,21 @@ def test_log_probabilities_are_those_of_the_model(tiny_folder: Path) -> None:
             values = [value for _, value in token.logprobs.top]
             assert values == sorted(values, reverse=True)
             assert float(torch.tensor(values).exp().sum()) <= 1.0
+
+
+def test_warnings_that_say_the_same_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log, limit = logging.getLogger("kvscope.test.warnings"), OncePerMinute(lambda: now[0])
+    log.addFilter(limit)
+    for moment in (0, 1, 59, 60, 61, 500):
+        now[0] = float(moment)
+        log.warning("garbage came")
+        log.error("a real one at 100 %")
+    log.warning("another: %d", 7)
+    log.removeFilter(limit)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("a real one at 100 %") == 6
+    assert [line for line in said if "real" not in line] == [
+        "garbage came", "garbage came (2 more since the last such line)",
+        "garbage came (1 more since the last such line)", "another: 7",
+    ]  # fmt: skip
