@@ -30,6 +30,7 @@ from kvscope.traces.row_layout import ROW_BYTES, ROW_DTYPE
 MAGIC = b"KVSHOT01"
 _LOOKS = 8
 _PIECE, _RUN = 1 << 13, 1 << 8  # slots that are read at once; that are read again for one
+_EMPTY = 2  # pieces that a batch leaves which is sealed just now
 HEADER = struct.Struct("<8sIIQ")
 COUNTERS_AT = HEADER.size
 HEADER_BYTES = 4096
@@ -104,10 +105,7 @@ class HotWriter:
         HEADER.pack_into(self.map, 0, MAGIC, ROW_BYTES, DETAIL_BYTES, capacity)
 
     def warm(self, stop: Callable[[], bool]) -> None:
-        """Take the fault of the first store into each page (3 us) ahead of the stores.
-
-        To map a page in is not enough: a file system wants to know of the first store. `stop`: whether to leave off.
-        """
+        """Take the fault of the first store into each page (3 us; to map it in is not enough) ahead; asks to `stop`."""
         if sys.platform == "linux":
             for at in range(0, len(self.map), _WARMED):
                 if stop():
@@ -263,15 +261,16 @@ class _Ring:
 
         Args:
             sealed: rows below it are in segments.
-            every: look at all slots; else at those from that of row `sealed` on, until a piece of them is empty: what
-                lies behind as many slots that are not written yet is found by a later look.
+            every: look at all slots; else at those from that of row `sealed` on, until more pieces are empty than a
+                batch leaves: what lies behind as many slots that are not written yet is found by a later look.
         """
         found: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]] = []
         start = sealed & self._capacity - 1
-        start = start if 0 <= start < self.rows else 0
+        start, empty = start if 0 <= start < self.rows else 0, 0
         for at in (*range(start, self.rows, _PIECE), *range(0, start, _PIECE)):
             piece = self._piece(at, min(at + _PIECE, self.rows if at >= start else start))
-            if not len(piece[0]) and not every:
+            empty = 0 if len(piece[0]) else empty + 1
+            if empty > _EMPTY and not every:
                 break
             found.append(piece)
         seqs, rows = _in_order(found)

@@ -19,6 +19,9 @@ import numpy as np
 import pytest
 
 from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
+from kvscope.traces.hot import HEADER_BYTES, HotWriter, read_hot
+from kvscope.traces.row_layout import ROW_DTYPE
+from kvscope.traces.segment import MAX_BATCH_ROWS
 
 POOL = PoolFacts(num_blocks=64, block_size=16)
 
@@ -346,3 +349,15 @@ def test_a_row_without_its_mark_is_no_row(tmp_path: Path) -> None:
     assert trace.gaps == [(2, 3)]
     recorder._marks[2] = 3
     recorder.close()
+
+
+def test_rows_behind_a_batch_that_is_sealed_just_now_are_seen(tmp_path: Path) -> None:
+    """Its rows are cleared, and the header does not say yet that they are in a segment."""
+    writer = HotWriter(tmp_path / "hot.bin", 1 << 16)
+    rows = np.frombuffer(writer.map, ROW_DTYPE, 1 << 16, HEADER_BYTES)
+    rows["mark"][MAX_BATCH_ROWS : MAX_BATCH_ROWS + 9] = np.arange(MAX_BATCH_ROWS, MAX_BATCH_ROWS + 9) + 1
+    tail, _ = read_hot(writer.path)
+    assert tail.live
+    assert tail.seqs.tolist() == list(range(MAX_BATCH_ROWS, MAX_BATCH_ROWS + 9))
+    del rows
+    writer.close(remove=True)
