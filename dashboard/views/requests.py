@@ -48,15 +48,17 @@ def render(view: TraceView, place: Place) -> None:
 
 
 def _stats(view: TraceView, found: list[Lane]) -> None:
-    prompts, cached = sum(lane.prompt_tokens for lane in found), sum(lane.cached_tokens for lane in found)
+    prompted = [lane for lane in found if lane.parent < 0]  # a fork has its parent's prompt, computed once
+    prompts, cached = (sum(getattr(lane, name) for lane in prompted) for name in ("prompt_tokens", "cached_tokens"))
     outcomes = Counter(lane.outcome for lane in found)
     most = max(found, key=lambda lane: lane.max_held)
     st.html(markup.stats((
         ("Sequences", count_text(len(found)), "", "Each sample of a request is one."),
         ("Finished", count_text(outcomes["finish"]), "", "Sequences that came to their end."),
-        ("Prompt", count_text(prompts), "tokens", "Of all sequences together."),
-        ("From the cache", ratio_text(cached / prompts if prompts else None), "", "Prompt tokens not computed again."),
-        ("Output", count_text(sum(lane.output_tokens for lane in found)), "tokens", "Of all sequences together."),
+        ("Prompt", count_text(prompts), "tokens", "Of all requests; samples of one share it."),
+        ("From the cache", ratio_text(cached / prompts if prompts else None), "",
+         "Prompt tokens found in the prefix cache at first admission."),
+        ("Output", count_text(sum(lane.output_tokens or 0 for lane in found)), "tokens", "Of all that have ended."),
         ("Most held", count_text(most.max_held), "blocks", f"By one sequence, {most.name}."),
         ("Preemptions", count_text(sum(lane.preemptions for lane in found)), "", "Of all sequences: blocks given up."),
     )))  # fmt: skip

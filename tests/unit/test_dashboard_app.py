@@ -114,6 +114,22 @@ def test_every_page_renders(open_app: Open, toy_traces: dict[str, Path], page: s
     assert (f"event {count_text(seq)} of" in _html(app)) is not whole_run
 
 
+def test_every_page_renders_while_the_run_goes_on(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
+    """Sequences have no end yet, some wait, and nothing says how much they will say."""
+    path = tmp_path / "going-on.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        for _ in range(6):
+            engine.step()
+        app = open_app(path)
+        for page in PAGES:
+            app.query_params["page"] = page
+            app.run()
+            assert not app.exception, page
+            assert not [e.value for e in app.error], page
+
+
 def test_stat_row_is_the_summary(open_app: Open, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["clean"])
     facts = summary(trace)
