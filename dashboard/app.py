@@ -84,6 +84,9 @@ def main() -> None:
         st.session_state["place"] = place = places.place_in(view, begun)
         beside = True
         sidebar.show(view, begun.traces)
+        if not path.exists():
+            st.warning(f"{markup.plain(path.name)} is gone from the disk: shown is what was read of it before.",
+                       icon=":material/warning:")  # fmt: skip
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events) and chosen.url_path not in TIMELESS:
             with bar:

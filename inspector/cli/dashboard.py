@@ -12,10 +12,10 @@ from kvscope.inspector.cli._engine import say
 
 def dashboard(
     trace: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            help="A trace, a folder of traces, or the URL of a server with --debug-routes; the working "
-            "directory's if left out."
+            help="Traces, folders of traces, and URLs of servers with --debug-routes; the working directory's traces "
+            "if left out. The first one is opened."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port on loopback.")] = 8501,
@@ -35,6 +35,8 @@ def dashboard(
     Example: kvscope dashboard run.kvtrace --seq 9412 --block 37
 
     Example: kvscope dashboard http://127.0.0.1:8000
+
+    Example: kvscope dashboard before.kvtrace after.kvtrace
     """
     from kvscope.dashboard.launch import serve
     from kvscope.errors import UsageError
@@ -43,17 +45,18 @@ def dashboard(
     for given in results or ():
         if not given.exists():
             raise UsageError(f"results {given} do not exist: give a file of JSON or XML, or a folder of them")
-    if trace is not None and is_url(trace):
-        _check_server(trace, token_file)
-        status = serve(None, port=port, host=host, seq=seq, block=block, servers=[trace], token_file=token_file,
-                       results=results or (), on_ready=announce)  # fmt: skip
-        raise typer.Exit(2 if status else 0)
-    if token_file is not None:
+    named = trace or []
+    servers, paths = [name for name in named if is_url(name)], [Path(name) for name in named if not is_url(name)]
+    if token_file is not None and not servers:
         raise UsageError("token-file is for a server's URL, and none was given")
-    path = None if trace is None else Path(trace)
-    if path is not None:
+    for path in paths:
         _check_trace(path)
-    status = serve(path, port=port, host=host, seq=seq, block=block, results=results or (), on_ready=announce)
+    for server in servers:
+        _check_server(server, token_file)
+    status = serve(
+        paths[0] if paths else None, others=paths[1:], port=port, host=host, seq=seq, block=block, servers=servers,
+        token_file=token_file, results=results or (), on_ready=announce,
+    )  # fmt: skip
     raise typer.Exit(2 if status else 0)
 
 
@@ -77,10 +80,16 @@ def _check_trace(path: Path) -> None:
 
     if not path.exists():
         raise TraceError(f"{path} does not exist: give a .kvtrace folder, a folder of them, or a server's URL")
-    if path.is_file():
+    if not path.is_dir():
         from kvscope.traces import open_trace
 
         open_trace(path)  # a packed one: what is wrong with it is said here, not in the browser
+    elif (
+        path.suffix != ".kvtrace"
+        and not (path / "manifest.json").exists()
+        and not any(p.suffix in (".kvtrace", ".kvpack", ".json", ".xml") for p in path.iterdir())
+    ):
+        raise TraceError(f"{path} holds no trace: give a .kvtrace folder, a folder of them, or a server's URL")
 
 
 def announce(link: str) -> None:

@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+import typer
 
 from kvscope.dashboard import launch
 from kvscope.errors import KVScopeError, UsageError
@@ -120,3 +122,16 @@ def test_launcher_imports_no_streamlit() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_several_traces_and_servers_are_shown_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a shell hands them over for `*.kvpack`; the first one named is the first one shown."""
+    from kvscope.inspector.cli import dashboard as command
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(launch, "serve", lambda trace, **options: given.update(options, trace=trace) or 0)
+    monkeypatch.setattr(command, "_check_server", lambda url, token: None)
+    samples = sorted((Path(__file__).parents[2] / "traces" / "samples").glob("*.kvpack"))[:3]
+    with pytest.raises(typer.Exit):
+        command.dashboard([*map(str, samples), "http://127.0.0.1:1"])
+    assert (given["trace"], given["others"], given["servers"]) == (samples[0], samples[1:], ["http://127.0.0.1:1"])
