@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.benchmarks.children import child
+from kvscope.benchmarks.program import as_program
 from kvscope.benchmarks.shown import gated, none_or_more, positive, row, show
 from kvscope.errors import MissingDependency
 
@@ -249,4 +250,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_program(main))

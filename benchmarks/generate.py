@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvscope.benchmarks.program import as_program
 from kvscope.benchmarks.shown import row, say_now, show
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -158,4 +159,4 @@ def _engine(loaded: Any, batch: int, tokens: int, path: Path | None) -> tuple[Ca
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_program(main))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.benchmarks.http_client import Answer, percentiles, stream
+from kvscope.benchmarks.program import as_program
 from kvscope.benchmarks.served import Served, serving
 from kvscope.benchmarks.shown import positive, say_now
 from kvscope.benchmarks.tiny import CONTEXT, VOCAB, tiny_model
@@ -183,4 +184,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_program(main))

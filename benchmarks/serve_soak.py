@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvscope.benchmarks.http_client import Answer, connect, percentiles, stream
+from kvscope.benchmarks.program import as_program
 from kvscope.benchmarks.served import Served, said_no_finding, serving
 from kvscope.benchmarks.tiny import tiny_model
 
@@ -144,4 +145,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_program(main))

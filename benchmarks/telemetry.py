@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvscope.benchmarks.program import as_program
 from kvscope.benchmarks.shown import median_within, progress_of, say_now
 
 GATES = {"recorded": 1.01, "watched": 1.02}
@@ -259,4 +260,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_program(main))

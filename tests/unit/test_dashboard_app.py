@@ -433,6 +433,7 @@ class TestLive:
                 engine.step()
             app = open_app(path)
             assert f"live: {count_text(open_trace(path).rows)} events" in _html(app)
+            assert "<dt>duration</dt>" not in _html(app)  # the sidebar is drawn once: it tells nothing that grows
             assert "seq" not in app.query_params
             assert len(app.get("plotly_chart")) == 0  # it would be built anew at each refresh
             for _ in range(5):
@@ -482,6 +483,7 @@ class TestLive:
 
     def test_recorded_trace_is_played_to_its_end(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
         app = open_app(toy_traces["clean"], page="live", seq="0")
+        assert "<dt>duration</dt>" in _html(app)
         assert "event 0" in _html(app)
         app.selectbox(key="speed").set_value(100_000).run()
         app.button(key="play").click().run()
