@@ -16,14 +16,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlencode
 
 from kvscope.errors import KVScopeError, MissingDependency, UsageError
+from kvscope.inspector.link import DEFAULT_PORT, url
 
 log = logging.getLogger(__name__)
 
 APP = Path(__file__).resolve().parent / "app.py"
-DEFAULT_PORT = 8501
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -78,27 +77,6 @@ def command(
         if value is not None:
             argv += [name, str(value)]
     return argv
-
-
-def url(
-    *,
-    port: int = DEFAULT_PORT,
-    host: str = "127.0.0.1",
-    trace: str | None = None,
-    seq: int | None = None,
-    block: int | None = None,
-    page: str | None = None,
-) -> str:
-    """The link that shows one page at one place: `http://127.0.0.1:8501/?page=blocks&seq=812&block=5`.
-
-    Args:
-        trace: the trace's name as the sidebar shows it; left out where there is only one.
-        page: one of the paths in docs/dashboard.md, such as `live`, `blocks` or `findings`.
-    """
-    given = {"page": page, "trace": trace, "seq": seq, "block": block}
-    query = urlencode({name: value for name, value in given.items() if value is not None})
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?{query}" if query else "")
 
 
 def check_port(host: str, port: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from kvscope.inspector import link
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group, one_line
 from kvscope.inspector.rules import RULES
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life, row_of, short_path, site_of
@@ -94,6 +96,7 @@ def story_json(story: Story, trace: TraceLike, name: str) -> dict[str, Any]:
         "ledger": story.ledger,
         "blast_radius": [asdict(r) | who(r.seq_id) for r in story.readers],
         "view": _view(finding, name),
+        "url": _link(finding, name),
         "summary": _summary(story, trace),
     }
 
@@ -115,6 +118,7 @@ def _one(finding: Finding, trace: TraceLike, name: str) -> str:
         *_blast(story),
         "",
         f"View:    {_view(finding, name)}",
+        f"         {_link(finding, name)}",
         f"SUMMARY: {_summary(story, trace)}",
     ]
     return "\n".join(parts)
@@ -257,6 +261,13 @@ def _others(found: FindingGroup, trace: TraceLike) -> str:
 def _view(finding: Finding, name: str) -> str:
     block = f" --block {finding.block}" if finding.block >= 0 else ""
     return f"kvscope dashboard {name} --seq {finding.seq}{block}"
+
+
+def _link(finding: Finding, name: str) -> str:
+    """Where that command shows it, and any dashboard on the usual port that has the trace."""
+    block = finding.block if finding.block >= 0 else None
+    page = "blocks" if block is None else "biography"
+    return link.url(page=page, trace=Path(name).stem, seq=finding.seq, block=block)
 
 
 def _summary(story: Story, trace: TraceLike) -> str:

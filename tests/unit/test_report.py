@@ -181,6 +181,7 @@ def test_json_holds_the_same() -> None:
     assert story["missing"].startswith("copy-on-write of b5#1 slots [0:2]")
     assert story["blast_radius"][0]["name"] == "haiku/1"  # haiku writes last in each step
     assert story["view"] == "kvscope dashboard x.kvtrace --seq 10 --block 5"
+    assert story["url"] == "http://127.0.0.1:8501/?page=biography&trace=x&seq=10&block=5"
 
 
 @pytest.mark.parametrize("name", TRACES)
