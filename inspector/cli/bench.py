@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -54,6 +55,7 @@ def bench(
     # In this one's place: what it has imported must not weigh on the figures, and signals reach who must clean up.
     command = [sys.executable, "-m", "kvscope.benchmarks", name, *(["--json"] if as_json else []), *context.args]
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until it can answer them
     os.execv(sys.executable, command)
 
 
