@@ -9,6 +9,7 @@ import streamlit as st
 
 from kvscope.dashboard.opened import TraceView, findings_while_live
 from kvscope.inspector.findings import CheckResult, Finding, check
+from kvscope.inspector.holes import Holes, holes
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.longrun import LongRun, longrun
 from kvscope.inspector.measures import Series, series, series_of, summary
@@ -70,6 +71,11 @@ def _names(key: tuple[Any, ...], _view: TraceView) -> Names:
     return Names(_view.facts)
 
 
+@st.cache_resource(max_entries=3, show_spinner=False)
+def _holes(key: tuple[Any, ...], _view: TraceView) -> Holes:
+    return holes(_view)
+
+
 def _settle() -> None:
     """Leave what is there out of the collector's rounds: each takes 0.1 s over all that a long trace keeps."""
     gc.collect()
@@ -116,6 +122,11 @@ def findings_so_far(view: TraceView) -> tuple[Finding, ...] | None:
     if len(view.events) > QUICK_CHECK and view.id not in _CHECKED:
         return None
     return checked(view).findings
+
+
+def holes_of(view: TraceView) -> Holes:
+    """`inspector.holes` of the view."""
+    return _holes(view.id, view)
 
 
 def pool_at(view: TraceView, seq: int) -> PoolState:

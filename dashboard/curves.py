@@ -20,7 +20,7 @@ HEIGHT = 470  # CSS pixels
 # Measure, title, unit (which says how it is written), colour.
 CURVES: tuple[tuple[str, str, str, str], ...] = (
     ("sharing_factor", "Sharing factor (table entries per block)", "×", ORANGE),
-    ("tail_waste", "Tail waste (share of held slots)", "%", PURPLE),
+    ("tail_waste", "{} (share of held slots)", "%", PURPLE),
     ("saved_blocks", "Saved by sharing (blocks)", "blocks", GREEN),
 )
 
@@ -40,6 +40,7 @@ def encode(
     cursor_s: float | None = None,
     marks: Sequence[Tick] = (),
     height: int = HEIGHT,
+    waste: str = "Tail waste",
 ) -> bytes:
     """The payload for measures over time.
 
@@ -47,13 +48,13 @@ def encode(
         past: `wall_s`, `seq` and every measure, as `inspector.following` has them; NaN between two runs.
         num_blocks: the height of the stack.
         cursor_s: where the page stands, on the clock of `wall_s`. marks: triangles above the stack.
-        height: CSS pixels.
+        height: CSS pixels. waste: what the empty share of held slots is called.
     """
     wall_s = past["wall_s"]
     begin = float(wall_s[0]) if len(wall_s) else 0.0
     meta = {
         "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour} for s in STATES],
-        "curves": [{"title": title, "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
+        "curves": [{"title": title.format(waste), "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
         "blocks": num_blocks, "height": height, "cursor": None if cursor_s is None else cursor_s - begin,
         "marks": [{"x": mark.wall_s - begin, "colour": mark.colour} for mark in marks],
         "alt": alt_text(past, num_blocks),

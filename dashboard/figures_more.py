@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from kvscope.dashboard.figures import AXES, MAX_POINTS, x_of
 from kvscope.dashboard.palette import BLUE, GREEN, MUTED, ORANGE, PURPLE, VERMILLION
+from kvscope.inspector.holes import Holes
+from kvscope.inspector.measures import Series, decimate
 
 _GRID = "rgba(128,140,152,0.22)"
 _SHARED = ((0.0, BLUE), (0.001, "#F3C567"), (0.5, ORANGE), (1.0, "#A65F00"))
@@ -36,6 +39,32 @@ def prefix_icicle(
     layout = {"height": min(90 + 62 * _depth(parents), 560), "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
               "uirevision": "keep", "uniformtext": {"minsize": 11, "mode": "hide"}}  # fmt: skip
     return go.Figure(icicle, layout)
+
+
+def fragmentation(holes: Holes, series: Series, axis: str, cursor: int | None) -> go.Figure:
+    """External fragmentation over time, as `holes` has it; gaps where nothing is free.
+
+    Args:
+        series: of the same run, for where its events lie on the axis.
+    """
+    keep, _ = decimate(np.arange(len(holes.seq)), holes.fragmentation, MAX_POINTS // 2)
+    values = holes.fragmentation[keep]
+    figure = go.Figure(
+        go.Scatter(
+            x=[x_of(series, axis, seq) for seq in holes.seq[keep].tolist()], y=values, mode="lines",
+            line={"color": PURPLE, "width": 1.8, "shape": "hv"}, fill="tozeroy", connectgaps=False,
+            customdata=np.column_stack([holes.largest[keep], holes.free[keep]]),
+            hovertemplate="%{y:.1%}: largest hole %{customdata[0]:,} of %{customdata[1]:,} free<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_layout(height=190, margin={"l": 8, "r": 12, "t": 8, "b": 8}, showlegend=False, uirevision="keep")
+    title = {"text": AXES[axis], "standoff": 6}
+    figure.update_xaxes(title=title, automargin=True, showgrid=False, zeroline=False,
+                        tickformat=None if axis == "time" else ",d")  # fmt: skip
+    figure.update_yaxes(automargin=True, gridcolor=_GRID, zeroline=False, tickformat=".0%", rangemode="tozero")
+    if cursor is not None and len(series):
+        figure.add_vline(x=x_of(series, axis, cursor), line={"color": MUTED, "width": 1.5, "dash": "dot"})
+    return figure
 
 
 def _texts(values: Iterable[str]) -> npt.NDArray[np.object_]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard.answers import findings_so_far, measured
+from kvscope.dashboard.answers import findings_so_far, measured, summarised
 from kvscope.dashboard.opened import Start, TraceView
 
 STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
@@ -97,7 +97,8 @@ def place_in(view: TraceView, begun: Start) -> Place:
 
 
 def telling(view: TraceView) -> Place:
-    """Where a trace is opened: at its first finding, else where most is held; one that grows or is long at its end.
+    """Where a trace is opened: at its first finding, else at the first refusal that
+    holes caused, else where most is held; one that grows or is long at its end.
 
     At the end of a run that is complete nothing is held any more: no page would have anything to show.
     """
@@ -105,6 +106,9 @@ def telling(view: TraceView) -> Place:
         return Place(view.last_seq, -1)
     if found := findings_so_far(view):
         return Place(found[0].seq, found[0].block)
+    refused = (summarised(view)["holes"] or {}).get("first")
+    if refused:  # of an allocator of regions: free memory that nobody could have
+        return Place(refused["seq"], -1)
     held = measured(view).held_blocks
     return Place(int(measured(view).seq[int(np.argmax(held))]) if held.max(initial=0) else view.last_seq, -1)
 

@@ -86,7 +86,7 @@ class _Page:
     def sections(self) -> Iterator[str]:
         """The body, section by section."""
         from kvscope.dashboard import figures, markup
-        from kvscope.dashboard.stats import stat_cells
+        from kvscope.dashboard.stats import stat_cells, waste_title
 
         yield self._head()
         found = len(self.checked.findings)
@@ -99,6 +99,7 @@ class _Page:
         )
         small = []
         for name, title, options in _SMALL:
+            title = waste_title(self.trace) if name == "tail_waste" else title
             picture = figures.small_multiple(self.series, name, "time", **options)
             small.append(f"<div><h2>{title}</h2>{self._figure(name, picture)}</div>")
         yield f'<div class="three">{"".join(small)}</div>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvscope.inspector.biography import describe, kind_words, reason_words
+from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
 from kvscope.inspector.source import Names, named_detail
 from kvscope.traces.fold import BLOCK_KINDS
 from kvscope.traces.schema import Kind, unpack_range
@@ -42,7 +43,7 @@ def _other(view: Any, row: int, names: Names) -> str:
         return f"{who} scheduled: computes positions [{lo}:{lo + count}], reads up to {unpack_range(aux)[1]}"
     if kind in (Kind.WAIT, Kind.REFUSED):
         detail = named_detail(view, int(view.seqs[row]), Kind(kind))
-        said = f": needs {detail['needed']} blocks, {detail['free']} free" if "free" in detail else ""
+        said = f": {_needs(view, kind, detail)}" if "free" in detail else ""
         return f"{who} {'waits' if kind == Kind.WAIT else 'refused'}{because}{said}"
     texts: dict[int, str] = {
         Kind.SUBMIT: f"{who} submitted, {aux} prompt tokens",
@@ -63,3 +64,13 @@ def _other(view: Any, row: int, names: Names) -> str:
         Kind.GAP: f"{aux} events lost here",
     }
     return texts.get(kind, f"{kind_words(kind)} {who}{because}".strip())
+
+
+def _needs(view: Any, kind: int, detail: dict[str, int]) -> str:
+    """What was needed and what there was: also why free blocks did not do, where they must lie side by side."""
+    needed, free = detail["needed"], detail["free"]
+    if kind == Kind.REFUSED and "largest" in detail:
+        return f"needs {needed} blocks side by side, {free} are free, the largest hole has {detail['largest']}"
+    if needed <= free and allocator_of(view.facts) in IN_ONE_PIECE:
+        return f"needs {needed} blocks side by side, {free} are free, in holes too small"
+    return f"needs {needed} blocks, {free} free"

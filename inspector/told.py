@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of, holes
 from kvscope.inspector.spans import benefit_ratio, block_times, model_facts, sequence_lengths, spread
 from kvscope.traces.schema import Kind, Reason
 
@@ -30,7 +31,8 @@ def told(
     """
     rows = singled.events
     ratios = {name: spreads[name] for name in RATIO_NAMES}
-    allocator, reserved = _allocator(singled), None
+    allocator, reserved = allocator_of(singled.facts), None
+    pieces = holes(singled, trace).told() if allocator in IN_ONE_PIECE else None
     if allocator == "reserved":  # what is empty was reserved: a matter of policy, not of the block size
         reserved, ratios["tail_waste"] = ratios["tail_waste"]["mean"], dict.fromkeys(ratios["tail_waste"])
     asked = totals["prefix_query_tokens"]
@@ -48,8 +50,9 @@ def told(
         "saved_bytes": _in_bytes(spreads["saved_blocks"], trace.block_bytes),
         **ratios,
         "reservation_waste": reserved,
-        # Any free block serves any request in a paged pool; a trace does not say which region another one has free.
-        "external_fragmentation": 0.0 if allocator == "paged" else None,
+        # Any free block serves any request in a paged pool, any reservation where all are alike.
+        "external_fragmentation": pieces["mean"] if pieces else 0.0 if allocator in ("paged", "reserved") else None,
+        "holes": pieces,
         "cow_copies": totals["cow_copies"],
         "cow_bytes": totals["cow_copies"] * trace.block_bytes,
         "preemptions": totals["preemptions"],
@@ -88,11 +91,6 @@ def _missing(trace: Any) -> int:
 
 def _in_bytes(blocks: Spread, block_bytes: int) -> Spread:
     return {name: None if value is None else value * block_bytes for name, value in blocks.items()}
-
-
-def _allocator(trace: Any) -> str:
-    """Who gave the memory out: `paged`, unless the run says that it was simulated with another allocator."""
-    return next((str(f["allocator"]) for f in trace.facts if f.get("type") == "run" and f.get("allocator")), "paged")
 
 
 def _geometry(trace: Any) -> dict[str, Any]:

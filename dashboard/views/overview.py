@@ -13,7 +13,7 @@ from kvscope.dashboard.figures import AXES, Mark
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.stats import stat_cells
+from kvscope.dashboard.stats import stat_cells, waste_title
 from kvscope.dashboard.words import event_text
 from kvscope.traces.schema import Kind
 
@@ -31,6 +31,7 @@ def render(view: TraceView, place: Place) -> None:
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
     plots.show(_at(picture, view, axis, place), key="occupancy", alt="Blocks by state over time, stacked")
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
+        title = waste_title(view) if name == "tail_waste" else title
         with column:
             st.markdown(f"**{title}**")
             figure = _at(_small((view.id, whole(view)), axis, name, view), view, axis, place)

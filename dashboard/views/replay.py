@@ -23,6 +23,7 @@ from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_t
 from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
 from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.stats import waste_title
 from kvscope.errors import KVScopeError
 from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
@@ -179,7 +180,8 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
         picked = block_map(make, key="live_map")
     with right:
         ticks = [] if view.live else _ticks(view)
-        payload = curves.encode(shown.past, shown.num_blocks, cursor_s=shown.cursor_s, marks=ticks)
+        payload = curves.encode(shown.past, shown.num_blocks, cursor_s=shown.cursor_s, marks=ticks,
+                                waste=waste_title(view))  # fmt: skip
         chosen = curves_element(payload, key="live_curves")
     if picked is not None:
         st.session_state["moved"] = True
@@ -200,11 +202,11 @@ def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
     status = now.status if moves or now.status != "live" else "paused"
     if now.contact is not None:
         status = "away" if now.status == "gone" else "behind" if now.contact.behind > BEHIND else status
-    cells = _live_cells(now)
+    cells = _live_cells(now, waste_title(view))
     return _Shown(pool, moment.past, now.num_blocks, now.block_bytes, cells, status, moment.rows, cursor, now.dropped)
 
 
-def _live_cells(now: Followed) -> list[tuple[str, str, str, str]]:
+def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     m = now.moment
     held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
     size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else "blocks"
@@ -215,7 +217,7 @@ def _live_cells(now: Followed) -> list[tuple[str, str, str, str]]:
         ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
-        ("Tail waste", ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
+        (waste, ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
         ("Running", count_text(m.running), f"{count_text(m.waiting)} waiting", "Sequences that hold blocks."),
         ("Speed", speed or ABSENT, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
     ]  # fmt: skip
@@ -259,7 +261,7 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
         ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(saved), size, "Table entries less distinct blocks: blocks saved by sharing."),
-        ("Tail waste", ratio_text(known("tail_waste")), "", "Share of held slots that hold no token."),
+        (waste_title(view), ratio_text(known("tail_waste")), "", "Share of held slots that hold no token."),
         ("Step", count_text(max(int(series.step[row]), 0)), "", "Engine step of this event."),
         ("Time", duration_text(since), "", "Since the first event."),
     ]  # fmt: skip

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup, plots
-from kvscope.dashboard.answers import measured, names_of, pool_at, summarised, tables_of
+from kvscope.dashboard import figures, figures_more, markup, plots
+from kvscope.dashboard.answers import holes_of, measured, names_of, pool_at, summarised, tables_of
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
+from kvscope.dashboard.stats import Cell
 from kvscope.dashboard.verdict import leak_text
 from kvscope.dashboard.views.overview import axis_choice
 from kvscope.dashboard.views.sharing import nothing_held
@@ -30,10 +31,8 @@ def render(view: TraceView, place: Place) -> None:
     cells = (
         ("Empty now", count_text(empty), "slots", "Slots of held blocks that hold no token, at this event."),
         ("Empty bytes", size, "", "The same in bytes."),
-        ("Tail waste", ratio_text(facts["tail_waste"]["mean"]), "mean", "Empty share of held slots, over the run."),
-        ("Worst tail", ratio_text(facts["tail_waste"]["peak"]), "peak", "The greatest it was."),
-        ("Reserved empty", ratio_text(facts["reservation_waste"]), "", "Reserved, not used, where room is reserved."),
-        _holes(facts, state),
+        *_empty(facts),
+        *_holes(facts, state),
         ("Cached", count_text(int(np.count_nonzero(state.state == 4))), "blocks", "Held by nobody, kept for prompts."),
     )  # fmt: skip
     st.html(markup.stats(cells))
@@ -42,22 +41,37 @@ def render(view: TraceView, place: Place) -> None:
         axis = axis_choice("waste_axis")
     figure = figures.filled_and_empty(measured(view), axis, cursor=place.seq)
     plots.show(figure, key="filled", alt="Filled and empty slots of held blocks over time")
+    if facts["holes"] and not view.on_demand:
+        st.markdown("**Free memory in pieces: external fragmentation**")
+        figure = figures_more.fragmentation(holes_of(view), measured(view), axis, place.seq)
+        plots.show(figure, key="holes", alt="External fragmentation over time")
     st.caption(leak_text(view) if not view.live else "Leaks are looked for once the trace is closed.")
     _who(view, place, state)
 
 
-def _holes(facts: dict[str, Any], state: PoolState) -> tuple[str, str, str, str]:
+def _empty(facts: dict[str, Any]) -> tuple[Cell, ...]:
+    """The empty share of held slots, by what it is a matter of: the block size, or a policy that reserves."""
+    if facts["reservation_waste"] is not None:
+        return (("Reservation waste", ratio_text(facts["reservation_waste"]), "mean",
+                 "Share of what is reserved that is not used, over the run."),)  # fmt: skip
+    tail = facts["tail_waste"]
+    return (
+        ("Tail waste", ratio_text(tail["mean"]), "mean", "Empty share of held slots, over the run."),
+        ("Worst tail", ratio_text(tail["peak"]), "peak", "The greatest it was."),
+    )
+
+
+def _holes(facts: dict[str, Any], state: PoolState) -> tuple[Cell, ...]:
     """Free memory in pieces: none in a paged pool, whose blocks are all alike; elsewhere the largest piece counts."""
-    if facts["external_fragmentation"] is not None:
-        return (
-            "Holes",
-            ratio_text(facts["external_fragmentation"]),
-            "",
-            "Free memory in pieces; none in a paged pool.",
-        )
+    mean = ratio_text(facts["external_fragmentation"])
+    if not facts["holes"]:
+        return (("External fragmentation", mean, "", "Free memory in pieces; none where all pieces are alike."),)
     free, largest = state.counts["free"], longest_free(state)
-    return ("Largest hole", count_text(largest), f"of {count_text(free)} free",
-            "The longest run of free blocks at this event: more than that nobody can have in one piece.")  # fmt: skip
+    return (
+        ("External fragmentation", mean, "mean", "Share of the free memory outside the largest hole, over the run."),
+        ("Largest hole", count_text(largest), f"of {count_text(free)} free",
+         "The longest run of free blocks at this event: more than that nobody can have in one piece."),
+    )  # fmt: skip
 
 
 def _who(view: TraceView, place: Place, state: PoolState) -> None:

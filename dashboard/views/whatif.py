@@ -95,7 +95,7 @@ def _table(rows: list[Outcome]) -> pd.DataFrame:
             "at once (peak)": [row.concurrency_peak for row in rows],
             "used": [ratio_text(row.utilization) for row in rows],
             "tail waste": [ratio_text(row.tail_waste) for row in rows],
-            "reserved, empty": [ratio_text(row.reservation_waste) for row in rows],
+            "reservation waste": [ratio_text(row.reservation_waste) for row in rows],
             "waits for memory": [ratio_text(row.blocked) for row in rows],
             "preemptions": [row.preemptions for row in rows],
             "tokens/s": [number(row.output_tokens_per_s, 0) if row.concurrency_peak else ABSENT for row in rows],

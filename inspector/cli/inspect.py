@@ -116,7 +116,13 @@ def _ratios(table: Table, m: dict[str, Any]) -> None:
         ("pool_utilization", "live tokens / whole pool"),
     ):
         table.add_row(name.replace("_", " "), percent(m[name]["peak"]), percent(m[name]["mean"]), note)
-    table.add_row("external fragmentation", percent(m["external_fragmentation"]), "", "a paged pool has none")
+    pieces = m["holes"] or {}
+    note = "free memory outside the largest hole" if pieces else "a paged pool has none"
+    found = [percent(pieces["peak"]), percent(pieces["mean"])] if pieces else [percent(m["external_fragmentation"]), ""]
+    table.add_row("external fragmentation", *found, note)
+    if first := pieces.get("first"):
+        note = f"needed {first['needed']} side by side at event {first['seq']:,}, when it first refused"
+        table.add_row("largest hole", number(first["largest"]), f"of {number(first['free'])} free", note)
     factor, saved = m["sharing_factor"], m["saved_blocks"]
     table.add_row("sharing factor", number(factor["peak"], 2), number(factor["mean"], 2), "table entries per block")
     table.add_row("saved blocks", number(saved["peak"]), number(saved["mean"], 1), size(m["saved_bytes"]["peak"]))
@@ -132,7 +138,13 @@ def _counts(table: Table, m: dict[str, Any]) -> None:
         table.add_row("blocks swapped out", number(m["swapped_out_blocks"]), "", "")
         table.add_row("blocks swapped in", number(m["swapped_in_blocks"]), "", "")
     table.add_row("preemptions", number(m["preemptions"]), "", "")
-    table.add_row("refusals", number(m["refusals"]), "", f"{m['oom_events']} for want of blocks")
+    table.add_row("refusals", number(m["refusals"]), "", f"{m['oom_events']} for want of blocks{_by_holes(m)}")
+
+
+def _by_holes(m: dict[str, Any]) -> str:
+    """Of the refusals those that free blocks would have served, had they lain side by side."""
+    caused = m["holes"]["refusals"] if m["holes"] else 0
+    return f"; in {caused} enough was free, in holes too small" if caused else ""
 
 
 def _times(table: Table, m: dict[str, Any]) -> None:

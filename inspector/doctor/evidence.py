@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.inspector.doctor.prefixes import Split, splits
+from kvscope.inspector.holes import holes
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.measures import summary
 from kvscope.inspector.simulate import Cell, Settings, simulate
@@ -41,6 +42,8 @@ class Evidence:
     throughput_gain: float | None  # tokens/s of the fuller half of the decode steps / of the emptier half
     batch_gain: float | None  # sequences per step, likewise
     notes: tuple[str, ...] = ()  # what makes this less than complete
+    refusals_by_holes: int = 0  # of the refusals, those that free blocks would have served, had they lain side by side
+    waits_for_holes: float | None = None  # share of the time in which the queue waits though enough is free, in pieces
 
     @property
     def p50(self) -> float:
@@ -59,6 +62,8 @@ def of_trace(trace: TraceLike) -> Evidence:
     rows = lanes(trace, held=False)
     texts = [str(fact["prompt"]) for fact in trace.facts if fact.get("type") == "request" and "prompt" in fact]
     throughput, batch = _gains(trace)
+    pieces = holes(trace) if measured["holes"] else None
+    of_holes = frozenset(wait.seq for wait in pieces.waits if wait.by_holes) if pieces else frozenset()
     return Evidence(
         source="trace",
         lengths=tuple(row.prompt_tokens + row.output_tokens for row in rows if row.output_tokens),
@@ -68,7 +73,7 @@ def of_trace(trace: TraceLike) -> Evidence:
         external_fragmentation=measured["external_fragmentation"],
         reservation_waste=_mean(measured["reservation_waste"]),
         tail_waste=_mean(measured["tail_waste"]),
-        waits_for_memory=_queued_for_blocks(trace),
+        waits_for_memory=_queued_for_blocks(trace, but_for=of_holes),
         preemptions=measured["preemptions"],
         refusals=measured["refusals"],
         peak_running=_peak_running(rows),
@@ -79,6 +84,8 @@ def of_trace(trace: TraceLike) -> Evidence:
         throughput_gain=throughput,
         batch_gain=batch,
         notes=tuple(trace.warnings),
+        refusals_by_holes=measured["holes"]["refusals"] if pieces else 0,
+        waits_for_holes=_queued_for_blocks(trace, only=of_holes) if pieces else None,
     )
 
 
@@ -125,15 +132,25 @@ def _peak_running(rows: list[Lane]) -> int:
     return peak
 
 
-def _queued_for_blocks(trace: TraceLike) -> float | None:
-    """Share of the run's time between a WAIT for blocks and the next admission; None for an empty trace."""
+def _queued_for_blocks(
+    trace: TraceLike, *, only: frozenset[int] | None = None, but_for: frozenset[int] = frozenset()
+) -> float | None:
+    """Share of the run's time between a WAIT for blocks and the next admission; None for an empty trace.
+
+    Args:
+        only: the waits (event numbers) that count, `but_for` those that do not.
+    """
     from kvscope.traces.schema import Reason
 
     events = trace.events
     if not len(events):
         return None
     kinds, times = events["kind"], events["t_ns"]
-    waits = times[(kinds == Kind.WAIT) & (events["reason"] == Reason.NO_BLOCKS)].astype(np.int64)
+    counts = (kinds == Kind.WAIT) & (events["reason"] == Reason.NO_BLOCKS)
+    if but_for or only is not None:
+        counts &= ~np.isin(trace.seqs, list(but_for))
+        counts &= np.isin(trace.seqs, list(only)) if only is not None else True
+    waits = times[counts].astype(np.int64)
     admits = times[(kinds == Kind.ADMIT) | (kinds == Kind.RESUME)].astype(np.int64)
     ends = np.append(admits, times[-1])
     until = ends[np.minimum(np.searchsorted(ends, waits, side="right"), len(ends) - 1)]

@@ -74,19 +74,40 @@ def diagnose(e: Evidence) -> Diagnosis:
 
 def _layers(e: Evidence) -> tuple[Layer, ...]:
     simulated = e.source == "workload"
-    holes = "if it grew contiguously (first fit)" if simulated else "of the free memory lies in pieces"
+    holes = "if it grew contiguously (first fit)" if simulated else "of the free memory lies outside the largest hole"
+    tails = "in the tails of a paged pool" if simulated else "in tails"
     reserved = "if each reserved the limit" if simulated else "of what was reserved stayed empty"
     return (
         Layer("external fragmentation", "allocator", e.external_fragmentation,
-              f"{_measured(e.external_fragmentation, holes)}; none in a paged pool, whose blocks are all alike",
+              f"{_measured(e.external_fragmentation, holes)}{_by_holes(e)}; none in a paged pool, whose blocks are all "
+              "alike",
               "page, or compact; more memory does not help"),
         Layer("reservation waste", "scheduling policy", e.reservation_waste,
-              f"{_measured(e.reservation_waste, reserved)}; in the tails of a paged pool {_tails(e)}",
+              f"{_measured(e.reservation_waste, reserved)}; {tails} {_tails(e)}",
               "take blocks as they are needed; a better allocator does not help"),
         Layer("pool exhausted", "capacity", e.waits_for_memory,
-              f"{_waits(e)}; {e.preemptions:,} preemptions, {e.refusals:,} refusals",
-              "more memory for KV, fewer bytes per token (fp8, fewer KV heads), or less load; paging does not help"),
+              f"{_waits(e)}; {e.preemptions:,} preemptions, {_refusals(e)}", _cure(e)),
     )  # fmt: skip
+
+
+def _by_holes(e: Evidence) -> str:
+    """What the holes did: `; they caused 74 of 74 refusals, and the queue waits for them 9 % of the time`."""
+    caused = f"they caused {e.refusals_by_holes:,} of {e.refusals:,} refusals" if e.refusals_by_holes else ""
+    waits = f"the queue waits because of them {percent(e.waits_for_holes)} of the time" if e.waits_for_holes else ""
+    return "".join(f"; {said}" for said in (caused, waits) if said)
+
+
+def _refusals(e: Evidence) -> str:
+    if not e.refusals_by_holes:
+        return f"{e.refusals:,} refusals"
+    scarce = e.refusals - e.refusals_by_holes
+    return f"{scarce:,} refusals with too little free (the other {e.refusals_by_holes:,} are of holes)"
+
+
+def _cure(e: Evidence) -> str:
+    if e.refusals_by_holes and e.refusals_by_holes == e.refusals:
+        return "first the holes: in no refusal too little was free in all, so paging helps; then more memory for KV"
+    return "more memory for KV, fewer bytes per token (fp8, fewer KV heads), or less load; paging does not help"
 
 
 def _tails(e: Evidence) -> str:
@@ -166,6 +187,9 @@ def _still_out(e: Evidence) -> Verdict:
     out = bool(e.refusals or share > 0.2)
     said = f"{e.refusals:,} refusals, {_waits(e)}"
     step = "the pool is too small beside weights and activations: kvscope plan card says what is left for KV"
+    if e.refusals_by_holes:
+        said = f"{e.refusals:,} refusals, in {e.refusals_by_holes:,} of them enough was free, in holes too small"
+        step = "page: a pool of blocks has no holes, and would have served them from what was free"
     return Verdict(name, title, out, "medium" if out else "high", said, step if out else "nothing to do")
 
 

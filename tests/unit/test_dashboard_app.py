@@ -305,9 +305,15 @@ def test_a_trace_that_cannot_be_read_is_told_beside_the_one_that_can(
 
 def test_regions_tell_their_largest_hole(open_app: Open) -> None:
     trace = open_trace(SAMPLES / "fragmentation.kvpack")
-    seq = next(f.seq for f in check(trace).findings if f.code == "KV021")
-    state = state_at(trace, seq)
-    app = open_app(SAMPLES / "fragmentation.kvpack", page="waste", seq=str(seq))
+    pieces = summary(trace)["holes"]
+    first = pieces["first"]
+    app = open_app(SAMPLES / "fragmentation.kvpack")
+    assert _link(app, "seq") == str(first["seq"])  # where it is opened: at what it is about
+    assert _stat(app, "External fragmentation").startswith(ratio_text(pieces["mean"]))
+    assert (int(_stat(app, "Largest hole")), first["free"], first["needed"]) == (15, 20, 20)
+    assert "needs 20 blocks side by side, 20 are free, the largest hole has 15" in _html(app)
+    state = state_at(trace, first["seq"])
+    app = open_app(SAMPLES / "fragmentation.kvpack", page="waste", seq=str(first["seq"]))
     runs = "".join("F" if code == BlockState.FREE else "-" for code in state.state).split("-")
     assert int(_stat(app, "Largest hole")) == max(map(len, runs))
     assert state.counts["free"] > 0
@@ -570,7 +576,7 @@ class TestSamples:
     """Each sample makes its point on the first screen, and its broken rule is a click away."""
 
     @pytest.mark.parametrize(
-        ("name", "code"), [("healthy", ""), ("garbled-race", "KV006"), ("leak", "KV005"), ("fragmentation", "KV021")]
+        ("name", "code"), [("healthy", ""), ("garbled-race", "KV006"), ("leak", "KV005"), ("fragmentation", "")]
     )
     def test_first_screen_says_what_is_broken(self, open_app: Open, name: str, code: str) -> None:
         app = open_app(SAMPLES / f"{name}.kvpack")
@@ -599,6 +605,13 @@ class TestSamples:
             app = open_app(SAMPLES / f"{name}.kvpack")
             shares.append(float(_stat(app, "Utilization").split(" ")[0]))
         assert shares[0] < 50 < 90 < shares[1]
+
+    def test_what_is_reserved_and_empty_has_one_name(self, open_app: Open) -> None:
+        for page in ("overview", "waste"):
+            app = open_app(SAMPLES / "reserved.kvpack", page=page)
+            said = "\n".join(element.value for element in app.markdown) + _html(app)
+            assert "Reservation waste" in said, page
+            assert "Tail waste" not in said, page
 
     def test_two_of_them_are_compared(self, open_app: Open) -> None:
         app = open_app(
