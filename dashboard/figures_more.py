@@ -15,7 +15,7 @@ from kvscope.inspector.holes import Holes
 from kvscope.inspector.measures import Series, decimate
 
 _GRID = "rgba(128,140,152,0.22)"
-_SHARED = ((0.0, BLUE), (0.001, "#F3C567"), (0.5, ORANGE), (1.0, "#A65F00"))
+_SHARED = ((0.0, BLUE), (0.001, "#F6D08A"), (1.0, ORANGE))
 
 
 def prefix_icicle(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvscope.dashboard.answers import findings_so_far, tables_of
+from kvscope.dashboard.answers import findings_so_far, names_of, tables_of
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import go
+from kvscope.inspector.story import missing
 
 LEAK = "KV005"
 
@@ -32,7 +33,11 @@ def first_finding(view: TraceView) -> None:
         return
     first, many = found[0], "1 finding" if len(found) == 1 else f"{count_text(len(found))} findings"
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="verdict"):
-        text = f"{many}. The first: {first.code} {first.title}, at event {count_text(first.seq)}. {leak_text(view)}"
+        lacks = missing(view, first, names_of(view))
+        said = f" Missing: {lacks}." if lacks else ""
+        text = (
+            f"{many}. The first: {first.code} {first.title}, at event {count_text(first.seq)}.{said} {leak_text(view)}"
+        )
         st.error(plain(text), icon=":material/bug_report:")
         if st.button("Show it", key="show_first", type="primary", icon=":material/my_location:"):
             st.session_state["playing"] = False

@@ -7,15 +7,18 @@ difference (Efron, 1979), with a fixed seed: equal traces give equal answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.facts import usable
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.measures import summary
 from kvscope.inspector.source import TraceLike
+from kvscope.traces.schema import Kind
 
 RESAMPLES = 2000
 FEWEST_PAIRS = 5  # below so many an interval says nothing
@@ -120,8 +123,9 @@ class Comparison:
 def compare(a: TraceLike, b: TraceLike) -> Comparison:
     """What changed from run `a` to run `b`."""
     first, second = summary(a), summary(b)
+    alike = _asked(a) == _asked(b)  # of other requests another time or another waste says nothing
     changes = tuple(
-        Change(name, _at(first, path, "_slots_" in name), _at(second, path, "_slots_" in name), less)
+        Change(name, _at(first, path, "_slots_" in name), _at(second, path, "_slots_" in name), less if alike else None)
         for name, path, less in MEASURES
         if _at(first, path) is not None or _at(second, path) is not None
     )
@@ -131,6 +135,8 @@ def compare(a: TraceLike, b: TraceLike) -> Comparison:
     notes = _notes(first, second, a, b)
     if len(both) < len(known):
         notes.append(f"{len(known) - len(both)} requests of one name have prompts of different lengths: not compared")
+    if not alike:
+        notes.append("the runs served different requests: no measure is judged better or worse")
     times = tuple(_paired(name, [ours[key][name] for key in both], [theirs[key][name] for key in both])
                   for name in TIMES) if both else ()  # fmt: skip
     only_a, only_b = (
@@ -149,6 +155,15 @@ def _at(summed: dict[str, Any], path: tuple[str, ...], slots: bool = False) -> f
     if measured is None or isinstance(measured, dict):
         return None
     return float(measured) * (summed["geometry"]["block_size"] if slots else 1)
+
+
+def _asked(trace: TraceLike) -> Counter[tuple[int, ...]]:
+    """What a run was asked for: prompts by their length and, where it is known, their samples."""
+    facts = [f for f in usable(trace.facts) if f.get("type") == "request" and "prompt_tokens" in f]
+    if facts:
+        return Counter((int(fact["prompt_tokens"]), int(fact.get("samples", 1))) for fact in facts)
+    events = trace.events
+    return Counter((tokens,) for tokens in events["aux"][events["kind"] == Kind.SUBMIT].tolist())
 
 
 def _requests(trace: TraceLike) -> dict[str, dict[str, float]]:

@@ -109,7 +109,7 @@ def tell(finding: Finding, trace: TraceLike) -> Story:
         written_before=runs(slot_writers(trace, trace.events, before.tolist())) if has_block else [],
         clobbered=[w.slot for w in torn],
         clobberers=sorted({s for w in torn for s in w.writers}),
-        missing=_missing(finding, names),
+        missing=missing(trace, finding, names),
         ledger=_ledger(trace, finding, rows, names) if has_block else [],
         pool=pool,
         readers=_readers(trace, finding) if has_block and finding.code in CONTENT_CODES else [],
@@ -229,8 +229,8 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
     return f"b{block} is now {current}, {state}{by}{after}"
 
 
-def _missing(finding: Finding, names: Names) -> str:
-    """What should have happened before the event, where one operation is missing."""
+def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
+    """What should have happened, where one operation is missing; empty where none is."""
     name, who = life(finding.block, finding.gen), names(finding.seq_id) if finding.seq_id >= 0 else ""
     if finding.code in ("KV006", "KV015"):
         return (
@@ -238,8 +238,27 @@ def _missing(finding: Finding, names: Names) -> str:
             f"seq {finding.seq}"
         )
     if finding.code == "KV005" and who:
+        preempted = _preempted_with(trace, finding)
+        if preempted is not None:
+            return f"the release of {name} by {who} when it was preempted (seq {preempted})"
         return f"a release of {name} by {who} was due after seq {finding.seq}"
     return ""
+
+
+def _preempted_with(trace: TraceLike, finding: Finding) -> int | None:
+    """The preemption of a leak's sequence that did not give the block back; None where each gave back all."""
+    events, seqs = trace.events, np.asarray(trace.seqs)
+    mine = events["seq_id"] == finding.seq_id
+    lives = mine & (events["block"] == finding.block) & (events["gen"] == finding.gen)
+    kinds = events["kind"]
+    taken = seqs[lives & np.isin(kinds, (Kind.ALLOC, Kind.SHARE, Kind.HIT))]
+    given = seqs[lives & (kinds == Kind.RELEASE)]
+    for seq in seqs[mine & (kinds == Kind.PREEMPT)].tolist():
+        had = int(np.searchsorted(taken, seq))
+        until = taken[had] if had < len(taken) else seqs[-1] + 1  # by then all that it had must have been given back
+        if had > int(np.searchsorted(given, until)):
+            return int(seq)
+    return None
 
 
 def _ledger(trace: TraceLike, finding: Finding, rows: IntArray, names: Names) -> list[str]:

@@ -100,12 +100,12 @@ def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:
         {
             "life": [f"b{life.block}#{life.gen}" for life in lives],
             "from event": [life.first_seq for life in lives],
-            "to event": [life.last_seq for life in lives],
+            "last event": [life.last_seq for life in lives],
             "events": [len(life.events) for life in lives],
             "most holders": [life.max_ref for life in lives],
             "slots written": [len(life.slots) for life in lives],
             "sequences": [", ".join(names(s) for s in life.sequences) for life in lives],
-            "ended by": [life.end or "still lasts" for life in lives],
+            "ended by": [life.end or "not ended" for life in lives],
         }
     )
     current = max((i for i, life in enumerate(lives) if life.first_seq <= place.seq), default=0)

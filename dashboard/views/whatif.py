@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,9 +13,11 @@ from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
+from kvscope.engine.policy import Policy
 from kvscope.errors import KVScopeError
 from kvscope.inspector.simulate import Outcome, Settings, simulate
 from kvscope.inspector.simulate.cells import Cell
+from kvscope.inspector.workloads import Workload
 from kvscope.inspector.workloads.opening import from_trace
 
 SIZES = (8, 16, 32, 64)
@@ -29,34 +32,67 @@ def render(view: TraceView, place: Place) -> None:
         st.info("The trace does not say how many bytes a token takes: nothing to size a pool with.")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="large"):
-        sizes = st.pills("Block size (slots)", SIZES, default=list(SIZES), selection_mode="multi", key="sizes")
+        offered = sorted({*SIZES, view.block_size})
+        sizes = st.pills("Block size (slots)", offered, default=offered, selection_mode="multi", key="sizes")
         pool = st.select_slider("Pool, times this one", POOLS, value=1.0, key="pool_times", width=260)
         reserved = st.toggle("Beside reserving", value=True, key="reserving")
+        known = _work(view.id, view)
+        sharing = st.toggle("Sharing", value=True, key="sharing", disabled=known is None or not known.names_prefixes,
+                            help="Samples of a request share its prompt; prompts share nothing, for a trace holds no "
+                            "text. Of no effect where each request has one sample.")  # fmt: skip
+        orders = _policies(known)
+        policy = st.selectbox("Order of the queue", orders, key="policy", width=160, disabled=len(orders) == 1,
+                              help="By priority, where the requests of the trace differ in it.")  # fmt: skip
     try:
-        rows = _rows(view.id, tuple(sizes or [view.block_size]), float(pool), bool(reserved), view)
+        rows = _rows(
+            view.id, tuple(sizes or [view.block_size]), float(pool), bool(reserved), bool(sharing), str(policy), view
+        )
     except KVScopeError as error:
         st.info(markup.plain(str(error)))
         return
-    best = max(rows, key=lambda row: row.concurrency_mean or 0.0)
+    told = spoken_of(rows, view.block_size)
     cells = (
-        ("Requests", count_text(best.requests), "", f"Of the trace, at most {MOST_REQUESTS:,} of them."),
+        ("Row", _name(told), "", "What these numbers are of: this trace's own block size, where it is among the rows."),
+        ("Requests", count_text(told.requests), "", f"Of the trace, at most {MOST_REQUESTS:,} of them."),
         ("Pool", bytes_text(int(geometry["pool_bytes"] * pool)), "", "Memory for KV."),
         (
-            "Most at once",
-            f"{best.concurrency_mean or 0:.1f}",
-            str(best.allocator),
-            "Sequences that run, mean over time.",
+            "At once, mean",
+            f"{told.concurrency_mean or 0:.1f}",
+            f"peak {count_text(told.concurrency_peak)}",
+            "Sequences that run at once: mean over time, and the most there were.",
         ),
-        ("Used", ratio_text(best.utilization), "", "Share of held memory that holds tokens."),
-        ("Preemptions", count_text(best.preemptions), "", "Sequences that gave up their blocks."),
-        ("Done in", duration_text(best.makespan_s), "", "Simulated time until the last token."),
+        ("Used", ratio_text(told.utilization), "", "Share of held memory that holds tokens."),
+        ("Preemptions", count_text(told.preemptions), "", "Sequences that gave up their blocks."),
+        ("Done in", duration_text(told.makespan_s), "", "Simulated time until the last token."),
     )
     st.html(markup.stats(cells))
-    st.markdown("**The same requests, simulated**: prompts share nothing here, for a trace holds no text")
+    shares = "samples share their prompt, " if sharing and known is not None and known.names_prefixes else ""
+    st.markdown(f"**The same requests, simulated**: {shares}prompts share nothing here, for a trace holds no text")
     shown = [(_name(row), row.concurrency_mean or 0.0, float(row.concurrency_peak), _said(row)) for row in rows]
     plots.show(figures_more.concurrency(shown), key="whatif_picture", bar=False,
                alt="Sequences that run at once, mean and peak, by allocator and block size")  # fmt: skip
     st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+
+
+def spoken_of(rows: Sequence[Outcome], block_size: int) -> Outcome:
+    """The row that the numbers on top are of: paged at the trace's own block size, else the next to it."""
+    paged = [row for row in rows if row.allocator == "paged"] or list(rows)
+    return min(paged, key=lambda row: abs((row.block_size or 0) - block_size))
+
+
+def _policies(work: Workload | None) -> list[str]:
+    """The orders of the queue that can make a difference to these requests."""
+    orders = [Policy.FCFS.value]  # a trace does not say who asked, so fair is no other order
+    return orders + ([Policy.PRIORITY.value] if work is not None and work.names_priorities else [])
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _work(key: tuple[Any, ...], _view: TraceView) -> Workload | None:
+    """The requests of the trace; None where it speaks of none."""
+    try:
+        return from_trace(_view.name, _view, MOST_REQUESTS)
+    except KVScopeError:
+        return None
 
 
 def _name(row: Outcome) -> str:
@@ -72,13 +108,15 @@ def _said(row: Outcome) -> str:
 
 @st.cache_resource(max_entries=16, show_spinner="simulating")
 def _rows(
-    key: tuple[Any, ...], sizes: tuple[int, ...], times: float, reserved: bool, _view: TraceView
-) -> list[Outcome]:
+    key: tuple[Any, ...], sizes: tuple[int, ...], times: float, reserved: bool, sharing: bool, policy: str,
+    _view: TraceView,
+) -> list[Outcome]:  # fmt: skip
     geometry = summarised(_view)["geometry"]
     work = from_trace(_view.name, _view, MOST_REQUESTS)
     longest = max(r.prompt + r.output for r in work.requests)
     limit = max(int(geometry["max_model_len"] or 0), longest + 1)
-    settings = Settings(int(geometry["pool_bytes"] * times), int(geometry["bytes_per_token"]), limit)
+    settings = Settings(int(geometry["pool_bytes"] * times), int(geometry["bytes_per_token"]), limit,
+                        sharing=sharing, policy=policy)  # fmt: skip
     cells = [Cell("paged", size) for size in sorted(sizes)] + ([Cell("reserved", 16)] if reserved else [])
     return [simulate(work, cell, settings) for cell in cells]
 

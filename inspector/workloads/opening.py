@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvscope.errors import UsageError
 from kvscope.inspector.facts import usable
@@ -22,6 +22,7 @@ from kvscope.traces.schema import Kind
 if TYPE_CHECKING:
     from kvscope.traces.sink import Trace
 
+_MAX_PRIORITY = 1 << 31  # beyond it a trace says nonsense
 MAX_LINE = 1 << 30  # characters: a list of conversations may be one line
 _PIECE = 1 << 20
 
@@ -115,6 +116,12 @@ def from_trace(name: str, trace: Trace, limit: int | None) -> Workload:
         when = int(fact.get("arrival_ns", 0)) or arrivals.get(int(seq_ids[0]), 0)
         output = outputs.get(request, int(fact.get("max_tokens", 1)))
         rows.add(number, when, int(fact["prompt_tokens"]), min(output, MAX_OUTPUT),
-                 samples=int(fact.get("samples", 1)), sort=True)  # fmt: skip
+                 samples=int(fact.get("samples", 1)), sort=True, priority=_priority(fact))  # fmt: skip
     rows.workload.notes.append("a trace holds no text: which prompts begin alike is not known")
     return rows.done()
+
+
+def _priority(fact: dict[str, Any]) -> int:
+    """A recorded request's priority; 0 where the trace does not say."""
+    value = fact.get("priority", 0)
+    return value if isinstance(value, int) and abs(value) < _MAX_PRIORITY else 0

@@ -60,6 +60,7 @@ def test_other_requests_of_the_same_name_are_not_compared() -> None:
     found = compare(run(100), longer)
     assert found.times == ()
     assert "8 requests of one name have prompts of different lengths" in found.notes[0]
+    assert "the runs served different requests" in found.notes[1]
 
 
 def test_blocks_are_compared_as_slots() -> None:

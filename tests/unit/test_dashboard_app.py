@@ -606,6 +606,31 @@ class TestSamples:
             shares.append(float(_stat(app, "Utilization").split(" ")[0]))
         assert shares[0] < 50 < 90 < shares[1]
 
+    def test_what_if_speaks_of_the_own_block_size_and_turns_sharing_off(self, open_app: Open) -> None:
+        app = open_app(SAMPLES / "prefix-sharing.kvpack", page="whatif")
+        assert not app.exception
+        assert _stat(app, "Row") == "paged, 16 slots"
+        row = app.dataframe[0].value.set_index("block (slots)").loc["16"]
+        own = row if row.ndim == 1 else row.iloc[0]
+        assert _stat(app, "At once, mean").startswith(str(own["at once (mean)"]))
+        assert f"peak {own['at once (peak)']}" in _html(app)
+        used = _stat(app, "Used")
+        app.toggle(key="sharing").set_value(False).run()
+        assert _stat(app, "Used") != used  # two samples of each prompt: it is kept twice
+
+    def test_a_leak_says_which_release_is_missing(self, open_app: Open) -> None:
+        app = open_app(SAMPLES / "leak.kvpack")
+        assert "the release of b23#1 by r3 when it was preempted (seq 1374)" in app.error[0].value.replace("\\", "")
+
+    def test_runs_of_other_requests_are_not_judged(self, open_app: Open) -> None:
+        for other, judged in (("reserved", True), ("healthy", False)):
+            app = open_app(
+                SAMPLES / "paged.kvpack", SAMPLES / f"{other}.kvpack", trace="paged", other=other, page="compare"
+            )
+            said = set(app.dataframe[0].value[f"{other} is"])
+            assert bool(said & {"better", "worse"}) == judged
+            assert any("different requests" in c.value for c in app.caption) != judged
+
     def test_what_is_reserved_and_empty_has_one_name(self, open_app: Open) -> None:
         for page in ("overview", "waste"):
             app = open_app(SAMPLES / "reserved.kvpack", page=page)
