@@ -63,11 +63,11 @@ def main() -> None:
     pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
              for key, title, icon, module in PAGES}  # fmt: skip
     if (wanted := st.session_state.pop("wanted", None)) is not None:
-        st.switch_page(pages[wanted])
+        st.switch_page(pages[wanted], query_params=places.link(begun.traces))
     chosen = st.navigation(list(pages.values()), expanded=True)
     fragments.leave_behind(chosen.url_path)
     places.adopt_url()
-    _follow_page_link(pages)
+    _follow_page_link(pages, begun)
     beside = False  # whether the sidebar stands
     try:
         if not begun.traces and opened.results().runs:  # property runs alone: no other page has anything to show
@@ -136,13 +136,13 @@ def _page(module: ModuleType) -> Callable[[], None]:
     return run
 
 
-def _follow_page_link(pages: dict[str, Any]) -> None:
+def _follow_page_link(pages: dict[str, Any], begun: opened.Start) -> None:
     """`?page=blocks` in a link opens that page, whichever path the link has; the rest of the link was adopted."""
     wanted = st.query_params.get("page")
     if wanted is None:
         return
     if wanted in pages:
-        st.switch_page(pages[wanted])
+        st.switch_page(pages[wanted], query_params=places.link(begun.traces))
     del st.query_params["page"]
 
 

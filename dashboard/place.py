@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
 from kvscope.dashboard.opened import Start, TraceView
@@ -57,13 +58,11 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
     Args:
         moving: the page plays: it stands at no event.
     """
-    wanted = {} if moving or place.seq < 0 else {"seq": str(place.seq)}
-    if len(traces) > 1:
-        wanted["trace"] = view.name
-    if state_other := st.session_state.get("other"):
-        wanted["other"] = str(state_other)
-    if place.block >= 0:
-        wanted["block"] = str(place.block)
+    if stepped_back() and not st.query_params.to_dict():
+        return  # an entry that came before its place was known: one more would stand in the way of going on back
+    wanted = link(traces, view.name)
+    if moving or place.seq < 0:
+        wanted.pop("seq", None)
     state, now = st.session_state, time.monotonic()
     gone = {item: now for item in state.get("written", {}).items() if item not in wanted.items()}
     recent = {item: t for item, t in state.get("replaced", {}).items() if now - t < STALE_S}
@@ -71,6 +70,25 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
     state["written"] = wanted
     if st.query_params.to_dict() != wanted:
         st.query_params.from_dict(wanted)
+
+
+def link(traces: dict[str, Path], trace: str | None = None) -> dict[str, str]:
+    """The parameters that reproduce the session's place; `trace`: the one that is shown, where it is known."""
+    state = st.session_state
+    wanted = {
+        "seq": state.get("seq"),
+        "trace": trace or state.get("trace") or state.get("place_of"),
+        "other": state.get("other"),
+    }
+    if len(traces) < 2:
+        wanted["trace"] = None
+    wanted["block"] = state.get("block") if (state.get("block") or 0) >= 0 else None
+    return {name: str(value) for name, value in wanted.items() if value not in (None, "")}
+
+
+def stepped_back() -> bool:
+    """Whether this run answers the browser's Back or Forward (known from Streamlit 1.60 or so on)."""
+    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
 
 
 def place_in(view: TraceView, begun: Start) -> Place:
