@@ -20,6 +20,7 @@ from kvscope.traces.schema import Kind, Reason, unpack_range
 
 NEVER = -1  # no write: nothing was written here, as far as the trace tells
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
+UNKNOWN = -3  # which write it is, or should be, lies in a part of the trace that is missing: nothing can be said
 
 _KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
 
@@ -64,15 +65,16 @@ class Reads:
 class _Table:
     """One sequence: where each position lies, and which write it counts on there."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts_on: int = NEVER) -> None:
         self.slots: IntArray = np.full(64, -1, dtype=np.int64)
-        self.counts_on: IntArray = np.full(64, NEVER, dtype=np.int64)
+        self.counts_on: IntArray = np.full(64, counts_on, dtype=np.int64)
+        self._counts_on = counts_on  # where nothing was said
 
     def reserve(self, end: int) -> None:
         if end > len(self.slots):
             more = max(end, 2 * len(self.slots)) - len(self.slots)
             self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
-            self.counts_on = np.concatenate([self.counts_on, np.full(more, NEVER, dtype=np.int64)])
+            self.counts_on = np.concatenate([self.counts_on, np.full(more, self._counts_on, dtype=np.int64)])
 
 
 class _Replay:
@@ -83,8 +85,8 @@ class _Replay:
         self.end = int(max(trace.num_blocks, trace.events["block"].max(initial=-1) + 1))
         self.landed = np.full(self.end * self.size, NEVER, dtype=np.int64)
         self.tainted = np.zeros(
-            len(trace.events) + 2, dtype=np.bool_
-        )  # by row; NEVER and OTHER_PREFIX are the last two
+            len(trace.events) + 3, dtype=np.bool_
+        )  # by row; NEVER, OTHER_PREFIX and UNKNOWN are the last three
         self.tables: dict[int, _Table] = {}
         self.issued: dict[int, list[int]] = {}  # writes that no step has taken yet, by sequence
         self.published: dict[int, tuple[IntArray, tuple[int, ...] | None]] = {}
@@ -97,7 +99,7 @@ class _Replay:
 
     def lose(self) -> None:
         """Events are missing: only what is built up again is compared."""
-        self.landed[:] = NEVER
+        self.landed[:] = UNKNOWN
         self.tables.clear()
         self.issued.clear()
         self.published.clear()
@@ -125,6 +127,13 @@ class _Replay:
                 method(row, kind, reason, block, seq_id, lblock, aux, fill)
         return self.reads
 
+    def _table(self, seq_id: int) -> _Table:
+        """The table of a sequence; one whose beginning is missing counts on what nobody knows."""
+        table = self.tables.get(seq_id)
+        if table is None:
+            table = self.tables[seq_id] = _Table(UNKNOWN if self.reads.lost else NEVER)
+        return table
+
     def _slots(self, block: int) -> slice:
         return slice(block * self.size, (block + 1) * self.size)
 
@@ -144,7 +153,7 @@ class _Replay:
     ) -> None:
         if block < 0 or lblock < 0:
             return
-        table = self.tables.setdefault(seq_id, _Table())
+        table = self._table(seq_id)
         place = self._place(lblock)
         table.reserve(place.stop)
         table.slots[place] = np.arange(block * self.size, (block + 1) * self.size)
@@ -178,7 +187,7 @@ class _Replay:
         if not (block >= 0 <= lblock and 0 <= lo < hi <= self.size):
             return
         self.landed[block * self.size + lo : block * self.size + hi] = row
-        table = self.tables.setdefault(seq_id, _Table())
+        table = self._table(seq_id)
         table.reserve((lblock + 1) * self.size)
         table.counts_on[lblock * self.size + lo : lblock * self.size + hi] = row
         self.issued.setdefault(seq_id, []).append(row)
@@ -233,7 +242,7 @@ class _Replay:
         if block < 0 or lblock < 0 or back is None:
             return
         self.landed[self._slots(block)] = back
-        table, place = self.tables.setdefault(seq_id, _Table()), self._place(lblock)
+        table, place = self._table(seq_id), self._place(lblock)
         table.reserve(place.stop)
         table.counts_on[place] = self.parked.get((seq_id, lblock), back)
 
@@ -249,7 +258,9 @@ class _Replay:
         held = slots >= 0
         found = self.landed[slots]
         self.reads.slots += int(held.sum())
-        wrong = held & ((found != table.counts_on[lo : lo + len(slots)]) | (found < 0))
+        counts_on = table.counts_on[lo : lo + len(slots)]
+        known = (found != UNKNOWN) & (counts_on != UNKNOWN)
+        wrong = held & known & ((found != counts_on) | (found < 0))
         taint = held & self.tainted[found]
         writes = self.issued.pop(seq_id, [])
         self.took[seq_id] = (row, writes)

@@ -87,7 +87,12 @@ def parse(texts: Iterable[str]) -> list[Rule]:
 
 def _file(path: Path) -> list[Rule]:
     rules = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = "is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
+        raise UsageError(f"suppression file {path} {why}; write a rule such as KV006 on each line") from None
+    for number, line in enumerate(lines, 1):
         text, _, reason = line.partition("#")
         if text.strip():
             rules.append(_rule(text.strip(), reason.strip(), f"{path}:{number}"))

@@ -14,6 +14,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.junit import write_junit
 from kvscope.inspector.suppress import parse, suppress
+from kvscope.traces import MemoryRecorder
 from kvscope.traces.schema import Kind
 
 
@@ -62,12 +63,35 @@ def test_junit_fails_by_code_and_skips_what_is_accepted(tmp_path: Path) -> None:
     write_junit(tmp_path / "r.xml", result, trace, name="a.kvtrace", suppressed=taken)
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()
     cases = {case.get("name", "")[:5]: case for case in suite.iter("testcase")}
-    assert (suite.get("failures"), suite.get("skipped"), suite.get("tests")) == ("1", "1", str(len(cases)))
+    skipped = [case for case in cases.values() if case.find("skipped") is not None]
+    told = tuple(suite.get(name) for name in ("failures", "errors", "skipped", "tests"))
+    assert told == ("1", "0", str(len(skipped)), str(len(cases)))
+    for code in ("KV023", "KV024"):  # nobody looked at prefixes or contents beside this run
+        why = cases[code].find("skipped")
+        assert why is not None
+        assert "nothing to look at" in why.get("message", "")
     failure = cases["KV006"].find("failure")
     assert failure is not None
     assert "write-while-shared on block b0#1" in (failure.text or "")
     assert cases["KV005"].find("skipped") is not None
     assert len(cases["KV001"]) == 0
+
+
+def test_junit_of_a_check_that_looked_at_nothing_is_an_error(tmp_path: Path) -> None:
+    trace = MemoryRecorder(num_blocks=4, block_size=2)
+    write_junit(tmp_path / "r.xml", check(trace), trace, name="empty.kvtrace")
+    suite = ElementTree.parse(tmp_path / "r.xml").getroot()
+    assert suite.get("errors") == "1"
+    assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == [
+        "something to check"
+    ]
+
+
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "known.bin"
+    file.write_bytes(b"KV006\n\x00\xff\n")
+    with pytest.raises(UsageError, match="no text in UTF-8"):
+        parse([str(file)])
 
 
 def test_command(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
