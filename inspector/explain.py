@@ -150,6 +150,8 @@ class _Context:
     ) -> None:
         self.trace, self.names, self.result, self.reads = trace, names, result, reads
         self.seq_ids, self.token = seq_ids, token
+        # A hole between the events, or events that were dropped, or are torn off behind the last one.
+        self.lost = reads.lost or bool(getattr(trace.source, "missing", 0))
         self.prompts = prompt_lengths(trace, names)
         whole = {names(s).rsplit("/", 1)[0] for s in seq_ids}
         self.request = names(seq_ids[0]) if len(seq_ids) == 1 else min(whole)
@@ -214,7 +216,7 @@ class _Context:
             victims=self.victims(),
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
             made=self.made() if verdict == "not-affected" else [],
-            lost=self.reads.lost,
+            lost=self.lost,
         )  # fmt: skip
 
     def _source(self, damage: Damage) -> Damage:
@@ -240,7 +242,7 @@ class _Context:
             touching=touching,
             why_it_may_differ=self.reasons(),
             made=self.made(),
-            lost=self.reads.lost,
+            lost=self.lost,
         )
 
     def _blocks(self) -> set[tuple[int, int]]:

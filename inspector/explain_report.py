@@ -32,7 +32,7 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
     if told.verdict == "clean":
         parts += _clean(told, trace)
     if told.lost:
-        parts.append("Events are missing: only what is known after the hole was compared.")
+        parts.append("Events are missing: steps among them, and reads of what was written there, were not compared.")
     if told.cause is not None:
         parts += ["", "The finding in full:", report(told.cause, trace, name=name)]
     return "\n".join(parts)
@@ -69,7 +69,11 @@ def _head(told: Explanation) -> list[str]:
     if len(told.samples) > 1:
         who += f" ({len(told.samples)} samples)"
     if told.verdict == "clean":
-        head = f"{who}: clean. Each of its {told.steps} steps read what the request, its parent or its prefix wrote."
+        verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
+        head = (
+            f"{who}: {verdict}. Each of its {told.steps}{which} steps read what the request, its parent or its prefix "
+            "wrote."
+        )
         return [head, *_made(told)]
     where = (
         "its prompt was computed from foreign KV"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +20,7 @@ from kvscope.inspector.explain_report import explanation_json, explanation_text
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.reads import reads_of
+from kvscope.traces import PoolFacts, Recorder
 from kvscope.traces.schema import Kind, Reason
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -174,3 +176,22 @@ def test_a_token_of_a_clean_request_is_told_about() -> None:
     assert "Token 1 of r1 came out of step 1" in text
     assert "read its positions 0 to 3 in 1 block, in a batch with 3 other sequences" in text
     assert explanation_json(told, trace)["token_steps"][0]["step"] == 1
+
+
+def test_a_request_of_a_trace_that_was_torn_is_clean_as_far_as_recorded(
+    toy_engine: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody knows what its later steps would have read."""
+    torn = tmp_path / "torn.kvtrace"
+    with Recorder(torn, pool=PoolFacts(64, 16), sealing="inline", seal_rows=64) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        for _ in range(12):
+            engine.step()
+    segment = max(torn.glob("events-*.arrows"))
+    with open(segment, "r+b") as file:
+        file.truncate(segment.stat().st_size * 3 // 4)
+    assert cli.run(["explain", str(torn), "--request", "0"]) == 0
+    assert "clean as far as recorded" in capsys.readouterr().out
+    assert cli.run(["explain", str(torn), "--request", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["events_missing"] is True
