@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvscope.engine.model import LoadedModel
     from kvscope.inspector.faults.matrix import Kill
     from kvscope.inspector.faults.real import RealRun
+    from kvscope.inspector.findings import CheckResult
 
 app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
 
@@ -60,6 +61,10 @@ def run(
     for name in names or ():
         if name not in FAULTS:
             raise UsageError(f"fault {name!r} is unknown: choose one of {', '.join(FAULTS)}")
+    if markdown is not None:  # before the work, not after it
+        if markdown.is_dir():
+            raise UsageError(f"{markdown} is a folder: give --markdown a file")
+        markdown.parent.mkdir(parents=True, exist_ok=True)
     kills: list[Kill] = []
     loaded, clean = _real_model() if real else (None, None)
     with errors.status("without a fault ...") as status:
@@ -128,8 +133,22 @@ def show(
         for text in texts:
             sys.stdout.write(f"\n{text['request']}/{text['sample']}\n  clean   {text['clean']!r}\n")
             sys.stdout.write(f"  broken  {text['broken']!r}\n")
-        sys.stdout.write("\n" + (explanation_text(told, broken.trace) if told is not None else "no damage") + "\n")
+        sys.stdout.write(
+            "\n" + (explanation_text(told, broken.trace) if told is not None else _harmless(result)) + "\n"
+        )
     raise typer.Exit(1 if result.findings else 0)
+
+
+def _harmless(result: CheckResult) -> str:
+    """A run whose reads were all its own: what a check of it says all the same."""
+    from kvscope.inspector.units import counted
+
+    found = [f"    {finding.code} {finding.title}: {finding.why}" for finding in result.findings[:5]]
+    more = len(result.findings) - len(found)
+    told = ["no step of this run read foreign KV, and no text was damaged"]
+    if found:
+        told.append(f"a check of it finds what may do so in another run, {counted(len(result.findings), 'finding')}:")
+    return "\n".join([*told, *found, *([f"    ... and {more} more"] if more else [])])
 
 
 def _real_model() -> tuple[LoadedModel, RealRun]:
