@@ -14,34 +14,11 @@ from kvscope.errors import UsageError
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.reads import OTHER_PREFIX, Damage, Foreign, Reads, reads_of, row_seq
 from kvscope.inspector.requests import find_request, prompt_lengths
+from kvscope.inspector.should import SHOULD
 from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
 from kvscope.inspector.story import tell
 from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, unpack_range
-
-# What should have happened at the event that a finding stands at, where the finding itself names no missing operation.
-_SHOULD = {
-    "KV001": "the write should have been dropped: its block was given back before",
-    "KV002": "the step should have used the sequence's new table: this life of the block was over",
-    "KV003": "there should have been no second free: the block was free already",
-    "KV004": "there should have been no such release: nobody held this entry",
-    "KV007": "the count should have started from what the event before left",
-    "KV009": "the slots should have been written, or copied, before they were read",
-    "KV010": "the write should have gone to a block that the sequence's own table holds",
-    "KV011": "the prefix cache should have answered with a miss",
-    "KV013": "the hand-out should have waited for the fence: the last step that used the block was still open",
-    "KV014": "another block should have been handed out: this one was held",
-    "KV016": "the publication should have waited for the commit of the step that writes the block",
-    "KV017": "the block should have stayed where it was until the lease had ended",
-    "KV018": "the worker should have used the table that the scheduler made",
-    "KV020": "another block should have been evicted: this one was held",
-    "KV021": "the request should have been given the blocks that were there",
-    "KV022": "the block should have stayed in the table until no position attends to it",
-    "KV023": "the slot should have held the sequence's own prefix: its writes, copies and table say why",
-    "KV024": "nobody should have written there: no write or copy has this block as its target",
-    "KV026": "the step should have been planned within what was promised",
-    "KV029": "the pool should have been sized by the memory that there is, alike on every rank",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +257,13 @@ class _Context:
     def cause(self, foreign: Foreign) -> Finding | None:
         """The finding that made this read wrong: at the write that is there, else the last one on that block before."""
         block, read = foreign.slot // self.trace.block_size, row_seq(self.trace, foreign.row)
-        here = [f for f in self.result.findings if f.block == block and f.seq <= read]
-        writes = {row_seq(self.trace, row) for row in (foreign.found, foreign.expected) if row >= 0}
+        reader = int(self.trace.events["seq_id"][foreign.row])
+        # What a checker saw of another reader is no cause of this read.
+        here = [
+            f for f in self.result.findings
+            if f.block == block and f.seq <= read and (f.code != "KV023" or f.seq_id == reader)
+        ]  # fmt: skip
+        right = row_seq(self.trace, foreign.expected) if foreign.expected >= 0 else -1  # the write that should be there
         events = self.trace.events
         ends = np.flatnonzero(events["kind"][foreign.row :] == Kind.STEP_END)
         over = row_seq(self.trace, foreign.row + int(ends[0])) if len(ends) else read  # the step is, whose read it was
@@ -290,11 +272,11 @@ class _Context:
         writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
         for chosen in (
             [f for f in here if foreign.found >= 0 and f.seq == row_seq(self.trace, foreign.found)],
-            [f for f in here if f.seq in writes],
-            [f for f in here if f.seq < read][-1:],
-            here[-1:],
+            [f for f in here if f.seq < read and f.seq != right][-1:],
+            [f for f in here if f.seq != right][-1:],
             [f for f in there if (f.seq_id, f.step) == writer],  # it wrote elsewhere than its table says
-            [f for f in there if f.seq_id == int(events["seq_id"][foreign.row])],
+            [f for f in there if f.seq_id == reader],
+            here[-1:],
             there[:1],
             [f for f in self.result.findings if f.block == block and f.seq <= over],
         ):
@@ -306,7 +288,7 @@ class _Context:
         """What should have happened instead."""
         if cause is None:
             return ""
-        return tell(cause, self.trace).missing or _SHOULD.get(cause.code, "")
+        return tell(cause, self.trace).missing or SHOULD.get(cause.code, "")
 
     def victims(self) -> list[Victim]:
         """Everybody that damage reached, in order."""

@@ -1,0 +1,27 @@
+"""What should have happened at the event that a finding stands at, by the finding's code."""
+
+from __future__ import annotations
+
+# Used where the finding itself names no missing operation.
+SHOULD = {
+    "KV001": "the write should have been dropped: its block was given back before",
+    "KV002": "the step should have used the sequence's new table: this life of the block was over",
+    "KV003": "there should have been no second free: the block was free already",
+    "KV004": "there should have been no such release: nobody held this entry",
+    "KV007": "the count should have started from what the event before left",
+    "KV009": "the slots should have been written, or copied, before they were read",
+    "KV010": "the write should have gone to a block that the sequence's own table holds",
+    "KV011": "the prefix cache should have answered with a miss",
+    "KV013": "the hand-out should have waited for the fence: the last step that used the block was still open",
+    "KV014": "another block should have been handed out: this one was held",
+    "KV016": "the publication should have waited for the commit of the step that writes the block",
+    "KV017": "the block should have stayed where it was until the lease had ended",
+    "KV018": "the worker should have used the table that the scheduler made",
+    "KV020": "another block should have been evicted: this one was held",
+    "KV021": "the request should have been given the blocks that were there",
+    "KV022": "the block should have stayed in the table until no position attends to it",
+    "KV023": "the slot should have held the sequence's own prefix: its writes, copies and table say why",
+    "KV024": "nobody should have written there: no write or copy has this block as its target",
+    "KV026": "the step should have been planned within what was promised",
+    "KV029": "the pool should have been sized by the memory that there is, alike on every rank",
+}
