@@ -165,31 +165,6 @@ def test_findings_lead_to_the_event(watched: Any, toy_traces: dict[str, Path]) -
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
 
 
-def test_back_leads_to_the_pages_before(watched: Any, toy_traces: dict[str, Path]) -> None:
-    first = check(open_trace(toy_traces["missing-copy"])).findings[0]
-    watched.open()
-    page = watched.page
-    watched.turn_to("Findings", "findings")
-    expect(page.locator("[data-testid=stCode]").first).to_contain_text(first.code)
-    watched.settle()
-    page.locator(".st-key-jump_0 button:visible").click()
-    page.wait_for_url("**/blocks**")
-    watched.map_at(first.seq)
-    watched.at(seq=first.seq, block=first.block)
-    watched.settle()
-    watched.turn_to("Sharing", "sharing")
-    watched.at(seq=first.seq, block=first.block)
-    watched.settle()
-    page.go_back()
-    if "/sharing" in page.url:  # a click in the sidebar makes two entries: without the place, and with it
-        watched.settle()
-        page.go_back()
-    page.wait_for_url("**/blocks**")
-    watched.map_at(first.seq)
-    page.go_back()
-    page.wait_for_url("**/findings**")
-
-
 def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, shown: Path) -> None:
     """Open the sample, *Show it*, *Whole biography*: the write stands there, marked."""
     sample = Path(__file__).parents[2] / "traces" / "samples" / "garbled-race.kvpack"
