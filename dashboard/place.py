@@ -115,8 +115,9 @@ def place_in(view: TraceView, begun: Start) -> Place:
 
 
 def telling(view: TraceView) -> Place:
-    """Where a trace is opened: at its first finding, else at the first refusal that
-    holes caused, else where most is held; one that grows or is long at its end.
+    """Where a trace is opened: at its first finding, else at the first refusal by holes, else where most is held.
+
+    One that grows or is long is opened at its end.
 
     At the end of a run that is complete nothing is held any more: no page would have anything to show.
     """
