@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,16 @@ def _stream_on(device: str) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+class _Asked(NamedTuple):
+    """A step whose comparison is queued. `first`: [rows] first wrong position or -1, once it is on the host."""
+
+    plan: StepPlan
+    first: IntArray
+    tables: torch.Tensor
+    expected: list[IntArray]
+    slots: int
+
+
 class DeviceWords:
     """Word of every slot, and who wrote it in which step, as tensors on the engine's device.
 
@@ -50,8 +60,10 @@ class DeviceWords:
             self._buffer = torch.zeros((8, 256), dtype=torch.int64, device=device)  # expected words, one row a sequence
         self._row: dict[int, int] = {}
         self._sent: dict[int, int] = {}
-        self._packed: torch.cuda.Event | None = None  # what the engine has made of the step is there
-        self._waiting: tuple[StepPlan, torch.Tensor, torch.Tensor, list[IntArray], int] | None = None
+        # What the engine made of the step is there; the answer is. Made once: that costs more than to record one.
+        self._packed, self._brought = (None, None) if self._stream is None else (torch.cuda.Event(), torch.cuda.Event())
+        self._told = False  # `_packed` is of the step to come
+        self._waiting: _Asked | None = None
 
     def _empty(self, num_blocks: int) -> list[torch.Tensor]:
         shape = (num_blocks, self.block_size)
@@ -97,8 +109,9 @@ class DeviceWords:
 
     def packed(self) -> None:
         """The inputs of the next `step` are queued; what the engine queues from now on is not waited for by it."""
-        if self._stream is not None:
-            self._packed = torch.cuda.current_stream(self._stream.device).record_event()
+        if self._stream is not None and self._packed is not None:
+            self._packed.record(torch.cuda.current_stream(self._stream.device))
+            self._told = True
 
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
         """Write the words of a step and queue the comparison of all that it reads; `fetch` has the answer."""
@@ -111,16 +124,27 @@ class DeviceWords:
                 if lo < hi
             ]
             first = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self._waiting = (plan, first, inputs.tables, expected, window)
+            there = self._on_its_way(first)
+        slots = sum(row.hi - (max(0, row.lo - window + 1) if window else 0) for row in plan.rows)
+        self._waiting = _Asked(plan, there, inputs.tables, expected, slots)
+
+    def _on_its_way(self, first: torch.Tensor) -> IntArray:
+        """The answer as it will be on the host: its transfer is queued as well, so that `fetch` only looks."""
+        if self._brought is None:
+            return first.numpy()
+        there = torch.empty(first.shape, dtype=first.dtype, pin_memory=True)
+        there.copy_(first, non_blocking=True)
+        self._brought.record()
+        return there.numpy()
 
     def _wait_for(self, inputs: StepInputs) -> None:
         """What the engine's stream has made of this step is there before ours reads it, and is kept until then."""
         if self._stream is not None:
-            if self._packed is None:
-                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-            else:
+            if self._told and self._packed is not None:
                 self._stream.wait_event(self._packed)
-                self._packed = None
+                self._told = False
+            else:
+                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
             for tensor in (inputs.tables, inputs.slots, inputs.seq_lens):
                 tensor.record_stream(self._stream)
 
@@ -162,23 +186,20 @@ class DeviceWords:
         """(slots compared, what is wrong) of the last step; waits for the device."""
         if self._waiting is None:
             return 0, []
-        plan, first, tables, expected, window = self._waiting
-        self._waiting = None
-        slots = sum(row.hi - (max(0, row.lo - window + 1) if window else 0) for row in plan.rows)
+        asked, self._waiting = self._waiting, None
+        if self._brought is not None:
+            self._brought.synchronize()
         wrong = []
-        with self._aside():
-            positions = first.tolist()
-        for i, position in enumerate(positions):
-            if position >= 0:
-                row = plan.rows[i]
-                block = int(tables[i, position // self.block_size])
+        for i in np.flatnonzero(asked.first >= 0).tolist():
+            position, row = int(asked.first[i]), asked.plan.rows[i]
+            with self._aside():
+                block = int(asked.tables[i, position // self.block_size])
                 offset = position % self.block_size
                 word, by = (int(cells[block, offset]) for cells in self._cells)
-                writer, step = (-1, -1) if by == NOBODY else (by >> 32, by & 0xFFFFFFFF)
-                slot = block * self.block_size + offset
-                want = int(expected[i][position])
-                wrong.append(Wrong(row.seq_id, position, slot, want, word, writer, step, 1))
-        return slots, wrong
+            writer, step = (-1, -1) if by == NOBODY else (by >> 32, by & 0xFFFFFFFF)
+            slot = block * self.block_size + offset
+            wrong.append(Wrong(row.seq_id, position, slot, int(asked.expected[i][position]), word, writer, step, 1))
+        return asked.slots, wrong
 
     def _new_words(self, plan: StepPlan, expected: list[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
         """Resident row, position and word of what the device does not have yet; it counts as sent."""
