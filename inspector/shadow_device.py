@@ -34,6 +34,10 @@ def _stream_on(device: str) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+def _event_on(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
+    return None if stream is None else torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
 class _Asked(NamedTuple):
     """A step whose comparison is queued. `first`: [rows] first wrong position or -1, once it is on the host."""
 
@@ -61,7 +65,7 @@ class DeviceWords:
         self._row: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         # What the engine made of the step is there; the answer is. Made once: that costs more than to record one.
-        self._packed, self._brought = (None, None) if self._stream is None else (torch.cuda.Event(), torch.cuda.Event())
+        self._packed, self._brought = _event_on(self._stream), _event_on(self._stream)
         self._told = False  # `_packed` is of the step to come
         self._waiting: _Asked | None = None
 
