@@ -132,10 +132,17 @@ def picked(
     rows: npt.NDArray[np.int64],
 ) -> DetailColumn:  # fmt: skip
     """The details of these rows, in this order."""
-    lengths = offsets[rows + 1] - offsets[rows]
+    starts = offsets[rows]
+    return seqs[rows], *gathered(starts, offsets[rows + 1] - starts, values)
+
+
+def gathered(
+    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(offsets, values) of pieces of `values`, one behind the other."""
     ends = np.cumsum(lengths)
-    if len(rows) and lengths[0] == lengths[-1] and (lengths == lengths[0]).all():
-        at = offsets[rows][:, None] + np.arange(lengths[0])
-        return seqs[rows], np.append(0, ends), values[at.ravel()]
-    inside = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    return seqs[rows], np.append(0, ends), values[np.repeat(offsets[rows], lengths) + inside]
+    offsets = np.append(0, ends)
+    if len(lengths) and lengths[0] == lengths[-1] and (lengths == lengths[0]).all():
+        return offsets, values[(starts[:, None] + np.arange(lengths[0])).ravel()]
+    inside = np.arange(int(offsets[-1])) - np.repeat(ends - lengths, lengths)
+    return offsets, values[np.repeat(starts, lengths) + inside]

@@ -55,7 +55,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     Raises:
         UsageError: `only` names a detector that does not exist.
     """
-    from kvscope.inspector.screen.screen import screen
+    from kvscope.inspector.screen.whole import screened
     from kvscope.inspector.source import frozen
 
     started = time.perf_counter()
@@ -66,9 +66,9 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
         raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
     trace = frozen(trace)
     if not replay:
-        screened = screen(trace)
-        if screened.clean:
-            return _result(trace, wanted, (), screened.blocks, screened.slots, _unclosed(trace), started)
+        looked = screened(trace)
+        if looked.clean:
+            return _result(trace, wanted, (), looked.blocks, looked.slots, _unclosed(trace), started)
     return _replayed(trace, wanted, started)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import Frozen, IntArray
-from kvscope.traces.details import picked
+from kvscope.traces.details import gathered
 from kvscope.traces.schema import EventArray, Kind
 
 # Kinds whose details the detectors look at, and how many values of each; the others' are never read.
@@ -24,6 +24,10 @@ _LEAST = {int(kind): 8 if kind == Kind.WITNESS else width for kind, width in DET
 _DETAILED = frozenset(int(kind) for kind in DETAILED)
 _WIDTH = {int(kind): width for kind, width in DETAILED.items()}
 _EXACT = (int(Kind.PUBLISH), int(Kind.HIT))  # compared as a whole
+
+# (seqs, starts, lengths, values): the details of event `seqs[i]`, rising, are `lengths[i]` of the values from
+# `starts[i]` on.
+Kept = tuple[IntArray, IntArray, IntArray, IntArray]
 
 # A column of kinds is compared with one of these: with a `Kind` numpy takes ten times as long.
 NUMBERS = tuple(np.uint8(number) for number in range(256))
@@ -75,16 +79,48 @@ class DetailTables:
         return _matched(*(self._tables[kind] or _no_matrix(kind)), seqs)
 
 
-class PartDetails(DetailTables):
-    """The details of the events [first, first + length) alone; `kinds` are theirs."""
+class KeptDetails(DetailTables):
+    """The details of the rows from `first` on alone, as a trace keeps them.
 
-    def __init__(self, trace: Frozen, first: int, kinds: npt.NDArray[np.uint8]) -> None:
-        seqs, offsets, values = trace.details_between(first, first + len(kinds))
+    Args:
+        kinds: of these rows. seqs, starts, lengths, values: see `Kept`.
+    """
+
+    def __init__(
+        self, kinds: npt.NDArray[np.uint8], first: int, seqs: IntArray, starts: IntArray, lengths: IntArray,
+        values: IntArray,
+    ) -> None:  # fmt: skip
         kind_of = kinds[seqs - first]
         self._tables = {}
         for kind in DETAILED:
-            self._tables[kind] = _matrix(kind, *picked(seqs, offsets, values, np.flatnonzero(kind_of == kind)))
+            rows = np.flatnonzero(kind_of == kind)
+            self._tables[kind] = _matrix(kind, seqs[rows], *gathered(starts[rows], lengths[rows], values))
         self.ragged = any(found is None for found in self._tables.values())
+
+
+def part_details(trace: Frozen, first: int, kinds: npt.NDArray[np.uint8]) -> KeptDetails:
+    """Of a reader the details of the events [first, first + length) alone; `kinds` are theirs."""
+    return KeptDetails(kinds, first, *kept_between(trace, first, first + len(kinds)))
+
+
+def kept_between(trace: Frozen, lo: int, hi: int) -> Kept:
+    """Of a reader the details of the events from `lo` to below `hi`."""
+    seqs, offsets, values = trace.details_between(lo, hi)
+    return seqs, np.ascontiguousarray(offsets[:-1]), np.diff(offsets), values
+
+
+def kept_of(trace: Frozen, kinds: Iterable[Kind]) -> Kept:
+    """The details of all events of some kinds."""
+    every = [trace.detail_arrays(int(kind)) for kind in kinds if trace.present[kind]]
+    bases = np.cumsum([0, *(len(values) for _, _, values in every)]).tolist()
+    seqs = np.concatenate([NO_ROWS, *(found[0] for found in every)])
+    order = np.argsort(seqs, kind="stable")
+    starts = [offsets[:-1] + base for (_, offsets, _), base in zip(every, bases[:-1], strict=True)]
+    lengths = [np.diff(offsets) for _, offsets, _ in every]
+    return (
+        seqs[order], np.concatenate([NO_ROWS, *starts])[order], np.concatenate([NO_ROWS, *lengths])[order],
+        np.concatenate([NO_ROWS, *(values for _, _, values in every)]),
+    )  # fmt: skip
 
 
 def _matrix(

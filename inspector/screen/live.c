@@ -17,7 +17,7 @@ What is left to Python: which slots of the host tier are held, once there is a s
 #error "rows are little endian, and marks are read with the atomics of GCC and clang"
 #endif
 
-#define EDITION 1 /* as in live.py */
+#define EDITION 2 /* as in live.py */
 
 /* -- kinds and reasons: as in schema.py, whose numbers never change ---------------------------------------------- */
 
@@ -148,6 +148,15 @@ typedef struct {
     Py_ssize_t width;
 } Bulk;
 
+/* Of rows of all kinds as a trace keeps them: the details of event `seqs[i]` are `lengths[i]` values from
+`starts[i]` on. */
+enum { SEQS, STARTS, LENGTHS, VALUES, COLUMNS };
+typedef struct {
+    Py_buffer views[COLUMNS];
+    const int64_t *columns[COLUMNS];
+    Py_ssize_t opened, count, at, values;
+} Kept;
+
 typedef struct {
     Py_buffer view;
     Py_ssize_t begin, end; /* rows of the look */
@@ -198,6 +207,7 @@ typedef struct {
     Py_ssize_t singles_count, single;
     Bulk *bulk;
     Py_ssize_t bulk_count, in_bulk;
+    Kept kept;
     int64_t first;
     Py_ssize_t length;
     int64_t hit_row, hit_prefix; /* the last HIT: its row, and the prefix that its details told; -1: they did not */
@@ -248,10 +258,28 @@ kind_at(Live *self, Py_ssize_t i)
 
 /* -- details ------------------------------------------------------------------------------------------------------ */
 
+static int
+kept_of(Kept *kept, int64_t seq, Told *told)
+{
+    while (kept->at < kept->count && kept->columns[SEQS][kept->at] < seq) {
+        kept->at++;
+    }
+    if (kept->at == kept->count || kept->columns[SEQS][kept->at] != seq) {
+        return 0;
+    }
+    int64_t start = kept->columns[STARTS][kept->at], length = kept->columns[LENGTHS][kept->at];
+    int there = 0 <= start && start <= kept->values && 0 <= length && length <= kept->values - start;
+    told->count = there ? length : 0, told->values = kept->columns[VALUES] + (there ? start : 0);
+    return 1;
+}
+
 /* The details of event `seq`, which is asked for in rising order; 0 where nothing was told of it. */
 static int
 told_of(Live *self, int64_t seq, Told *told)
 {
+    if (self->kept.count > 0) {
+        return kept_of(&self->kept, seq, told);
+    }
     while (self->single < self->singles_count && self->singles[self->single].seq < seq) {
         self->single++;
     }
@@ -334,6 +362,31 @@ get_singles(Live *self, PyObject *singles)
     if (!rising) {
         qsort(self->singles, (size_t)count, sizeof(Single), by_seq);
     }
+    return 1;
+}
+
+/* 0: an exception is set. */
+static int
+get_kept(Live *self, PyObject *columns)
+{
+    Kept *kept = &self->kept;
+    for (Py_ssize_t i = 0; i < COLUMNS; i++) {
+        Py_buffer *view = &kept->views[i];
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(columns, i), view, PyBUF_C_CONTIGUOUS) < 0) {
+            return 0;
+        }
+        kept->opened++;
+        if (view->ndim != 1 || view->itemsize != 8) {
+            PyErr_SetString(PyExc_TypeError, "kept details are columns of int64");
+            return 0;
+        }
+        kept->columns[i] = view->buf;
+    }
+    if (kept->views[SEQS].len != kept->views[STARTS].len || kept->views[SEQS].len != kept->views[LENGTHS].len) {
+        PyErr_SetString(PyExc_TypeError, "kept details have a number, a start and a length each");
+        return 0;
+    }
+    kept->count = kept->views[SEQS].len / 8, kept->values = kept->views[VALUES].len / 8;
     return 1;
 }
 
@@ -1093,9 +1146,13 @@ end_look(Live *self)
     for (Py_ssize_t i = 0; i < self->bulk_count; i++) {
         PyBuffer_Release(&self->bulk[i].view);
     }
+    for (Py_ssize_t i = 0; i < self->kept.opened; i++) {
+        PyBuffer_Release(&self->kept.views[i]);
+    }
     PyMem_Free(self->parts);
     PyMem_Free(self->singles);
     PyMem_Free(self->bulk);
+    memset(&self->kept, 0, sizeof self->kept);
     self->parts = NULL, self->singles = NULL, self->bulk = NULL;
     self->parts_count = self->bulk_count = self->singles_count = 0;
 }
@@ -1179,7 +1236,7 @@ look_at_rows(Live *self, PyObject *beside)
             self->rule = "transfers", self->at = self->first;
         }
     }
-    self->single = self->in_bulk = self->part = 0;
+    self->single = self->in_bulk = self->part = self->kept.at = 0;
     self->hit_row = -2;
     Event event;
     for (Py_ssize_t i = 0; i < self->length && self->rule == NULL; i++) {
@@ -1202,15 +1259,20 @@ look(Live *self, PyObject *args)
 {
     PyObject *parts, *singles, *bulk, *marks, *beside;
     long long first;
-    if (!PyArg_ParseTuple(args, "O!LO!O!OO", &PyList_Type, &parts, &first, &PyDict_Type, &singles, &PyList_Type, &bulk,
-                          &marks, &beside)) {
+    if (!PyArg_ParseTuple(args, "O!LO!OOO", &PyList_Type, &parts, &first, &PyDict_Type, &singles, &bulk, &marks, &beside)) {
+        return NULL;
+    }
+    int kept = PyTuple_CheckExact(bulk) && PyTuple_GET_SIZE(bulk) == COLUMNS;
+    if (!kept && !PyList_CheckExact(bulk)) {
+        PyErr_SetString(PyExc_TypeError, "bulk is a list of (seq, int64 array), or (seqs, starts, lengths, values)");
         return NULL;
     }
     Py_ssize_t count = -1;
     self->first = first;
     if (get_parts(self, parts) && (count = complete(self, marks)) >= 0) {
         self->length = count;
-        if (!(get_singles(self, singles) && get_bulk(self, bulk) && look_at_rows(self, beside))) {
+        if (!(get_singles(self, singles) && (kept ? get_kept(self, bulk) : get_bulk(self, bulk)) &&
+              look_at_rows(self, beside))) {
             count = -1;
         }
     }

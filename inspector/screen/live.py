@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.limits import Limits, limits_of
 from kvscope.inspector.progress import watermark_of, window_of
-from kvscope.inspector.screen.columns import Chunk, GivenDetails
+from kvscope.inspector.screen.columns import Chunk, GivenDetails, Kept, KeptDetails
 from kvscope.inspector.screen.screen import Screen, counted, understood
 from kvscope.inspector.screen.transfers import Steps, Transfers
 from kvscope.inspector.source import IntArray
@@ -23,7 +23,7 @@ from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.row_ring import gil_enabled
 from kvscope.traces.schema import Kind
 
-_compiled = compiled.load("inspector._screen", edition=1)
+_compiled = compiled.load("inspector._screen", edition=2)
 _MOST_BLOCKS = 1 << 21
 _MOST_WATERMARK = 1e6
 
@@ -109,12 +109,12 @@ class ByRows:
         live = self._live
 
         def beside(count: int) -> bool:
-            return self._transferred(_together(parts)[:count], first, singles, bulk)
+            rows = _together(parts)[:count]
+            kinds = np.ascontiguousarray(rows["kind"])
+            return self._transferred(Chunk(rows, first, GivenDetails(singles, bulk, kinds, first), kinds))
 
         looked: int = live.look(parts, first, singles, bulk, marks, beside)
-        broken = live.suspect()
-        if broken is not None:
-            self.suspects.setdefault(*broken)
+        self._suspected()
         return looked
 
     def finish(self, end: int) -> None:
@@ -129,14 +129,28 @@ class ByRows:
         found: tuple[int, int] = self._live.seen()
         return found
 
-    def _transferred(self, rows: Rows, first: int, singles: Singles, bulk: Bulk) -> bool:
+    def look_back(self, rows: Rows, first: int, kept: Kept) -> bool:
+        """Look at the next rows of a trace, with what it keeps of their details; returns whether any is suspicious."""
+
+        def beside(count: int) -> bool:
+            kinds = np.ascontiguousarray(rows["kind"])
+            return self._transferred(Chunk(rows, first, KeptDetails(kinds, first, *kept), kinds))
+
+        self._live.look([rows], first, {}, kept, None, beside)
+        self._suspected()
+        return bool(self.suspects)
+
+    def _suspected(self) -> None:
+        broken = self._live.suspect()
+        if broken is not None:
+            self.suspects.setdefault(*broken)
+
+    def _transferred(self, chunk: Chunk) -> bool:
         """Whether what these rows say of leases and the host tier is suspicious; asked from the first swap on."""
         live = self._live
         if self._transfers is None:
             self._transfers = Transfers()
             self._transfers.held = live.leases()
-        kinds = np.ascontiguousarray(rows["kind"])
-        chunk = Chunk(rows, first, GivenDetails(singles, bulk, kinds, first), kinds)
         begun = counted(chunk, chunk.rows(Kind.STEP_BEGIN), live.begun)
         ended = counted(chunk, chunk.rows(Kind.STEP_END), live.ended)
         suspects: dict[str, IntArray] = {}
@@ -159,11 +173,16 @@ def _together(parts: list[Rows]) -> Rows:
     return rows.view(ROW_DTYPE) if rows.dtype.names is None else rows
 
 
+def in_c(num_blocks: int) -> bool:
+    """Whether the rows of a pool of this size can be looked at in C."""
+    return _compiled is not None and compiled.used() and num_blocks < _MOST_BLOCKS
+
+
 def live_screen(num_blocks: int, block_size: int) -> ByRows | ByColumns:
     """The one that costs less, of those that there are."""
     # Without a GIL another thread may write rows and details while they are read where they lie.
-    in_c = _compiled is not None and compiled.used() and gil_enabled() and num_blocks < _MOST_BLOCKS
-    return ByRows(num_blocks, block_size) if in_c else ByColumns(num_blocks, block_size)
+    fast = in_c(num_blocks) and gil_enabled()
+    return ByRows(num_blocks, block_size) if fast else ByColumns(num_blocks, block_size)
 
 
-__all__ = ["ByColumns", "ByRows", "live_screen"]
+__all__ = ["ByColumns", "ByRows", "in_c", "live_screen"]

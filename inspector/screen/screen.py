@@ -27,8 +27,8 @@ from kvscope.inspector.screen.columns import (
     Chunk,
     DetailTables,
     GivenDetails,
-    PartDetails,
     flags,
+    part_details,
 )
 from kvscope.inspector.screen.entries import Entries, EntryPass
 from kvscope.inspector.screen.numbers import Numbers
@@ -69,26 +69,40 @@ class Screened:
         return not self.suspects
 
 
+def unfit_for(trace: Frozen) -> str:
+    """Why the trace as a whole is left to the detectors; empty where it is not."""
+    if gap_rows(trace):
+        return "lost events"
+    if not understood(trace.present):
+        return "unknown kind"
+    return "too large" if trace.num_blocks >= _MOST_BLOCKS else ""
+
+
+def first_size(trace: Frozen) -> int:
+    """Blocks of the pool before the first event."""
+    resized = trace.present[Kind.GROW] or trace.present[Kind.SHRINK]
+    return size_after(trace, 0) if resized else trace.num_blocks
+
+
+def ordered(trace: Frozen) -> bool:
+    """Whether the trace says what was computed before it is published."""
+    return bool(trace.present[Kind.COMMIT] | trace.present[Kind.SCHED])
+
+
 def screen(trace: Frozen) -> Screened:
     """Look at a whole trace; stops at the end of the first chunk with a suspect."""
-    events, kinds = trace.events, trace.kinds
-    if gap_rows(trace):
-        return Screened({"lost events": 0}, 0, 0)
-    present = trace.present
-    if not understood(present):
-        return Screened({"unknown kind": 0}, 0, 0)
-    if trace.num_blocks >= _MOST_BLOCKS:
-        return Screened({"too large": 0}, 0, 0)
+    unfit = unfit_for(trace)
+    if unfit:
+        return Screened({unfit: 0}, 0, 0)
+    events, kinds, present = trace.events, trace.kinds, trace.present
     whole = None if trace.on_demand else DetailTables(trace)
-    resized = present[Kind.GROW] or present[Kind.SHRINK]
-    size = size_after(trace, 0) if resized else trace.num_blocks
-    made = Screen(size, trace.block_size, ordered=bool(present[Kind.COMMIT] | present[Kind.SCHED]),
+    made = Screen(first_size(trace), trace.block_size, ordered=ordered(trace),
                   asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
     made.learn(trace.facts, trace.block_bytes)
     made.detail = trace.detail
-    for first, end in _chunks(kinds):
+    for first, end in chunks(kinds):
         part, its = events[first:end], kinds[first:end]
-        details = whole or PartDetails(trace, first, its)
+        details = whole or part_details(trace, first, its)
         if details.ragged:
             return Screened({"details": first}, 0, 0)
         if made.look(part, first, details, its, present):
@@ -98,7 +112,7 @@ def screen(trace: Frozen) -> Screened:
     return made.result()
 
 
-def _chunks(kinds: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+def chunks(kinds: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
     """Pieces (first row, end) that end between operations wherever a step begins soon enough."""
     start, begins = 0, np.flatnonzero(kinds == np.uint8(Kind.STEP_BEGIN))
     while start < len(kinds):
@@ -313,4 +327,4 @@ class Screen:
         return Screened(dict(self.suspects), int(self.blocks.touched.sum()), int(self.blocks.ever_written.sum()))
 
 
-__all__ = ["Screen", "Screened", "counted", "screen", "understood"]
+__all__ = ["Screen", "Screened", "chunks", "counted", "first_size", "ordered", "screen", "understood", "unfit_for"]

@@ -18,6 +18,7 @@ from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.online import OnlineSanitizer
 from kvscope.inspector.screen import plain
 from kvscope.inspector.screen import screen as screens
+from kvscope.inspector.screen.whole import screened
 from kvscope.inspector.source import frozen
 from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, reader
 from kvscope.traces.schema import Kind
@@ -109,6 +110,7 @@ def test_a_file_that_is_decoded_as_it_goes(
             assert not isinstance(trace.rows_on_demand, np.ndarray)
             assert said(check(trace, replay=True)) == usual
             assert bool(screens.screen(frozen(trace)).suspects) == bool(suspects)
+            assert bool(screened(frozen(trace)).suspects) == bool(suspects)
 
 
 def test_pieces_of_a_few_rows(histories: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

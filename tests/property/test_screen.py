@@ -19,9 +19,9 @@ from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.handmade import HandTrace
-from kvscope.inspector.screen import plain
+from kvscope.inspector.screen import plain, whole
 from kvscope.inspector.screen.live import ByRows
-from kvscope.inspector.screen.screen import Screened, screen
+from kvscope.inspector.screen.screen import Screened, screen, unfit_for
 from kvscope.inspector.source import frozen, gap_rows, size_after
 from kvscope.traces import compiled
 from kvscope.traces.memory import MemoryRecorder
@@ -91,6 +91,10 @@ def agree_row_by_row(trace: Any, looked: Screened) -> None:
     clean, *seen = by_rows(trace, [*(found.kinds == Kind.STEP_END).nonzero()[0].tolist(), rows])
     assert looked.clean or not clean
     assert not clean or tuple(seen) == (looked.blocks, looked.slots)
+    if not unfit_for(found):
+        at_once = whole.by_rows(found)
+        assert at_once.clean == looked.clean
+        assert not clean or (at_once.blocks, at_once.slots) == (looked.blocks, looked.slots)
 
 
 def agree(trace: Any) -> bool:

@@ -141,7 +141,7 @@ def test_pieces_end_in_front_of_a_step_where_one_begins_soon(seed: int, monkeypa
             end = len(kinds)
         expected.append((at, end))
         at = end
-    assert list(screens._chunks(kinds)) == expected
+    assert list(screens.chunks(kinds)) == expected
     assert all(end - first < 1 << bits for first, end in expected)
 
 
