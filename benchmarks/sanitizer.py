@@ -152,7 +152,7 @@ class _Columns:
     """A recorded trace with its details as arrays, as a trace folder is read."""
 
     def __init__(self, sink: MemoryRecorder) -> None:
-        from kvscope.inspector.screen.columns import DETAILED
+        from kvscope.inspector.screen.details import DETAILED
         from kvscope.inspector.source import frozen
 
         found = frozen(sink)

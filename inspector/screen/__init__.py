@@ -1,6 +1,7 @@
 """The vectorised twin of the detectors: rules over whole columns that a faultless history keeps, and no faulty one.
 
-    columns.py     a chunk of events as columns; details as matrices
+    columns.py     a chunk of events as columns
+    details.py     the details of rows as matrices
     runs.py        rows sorted into runs of one block or sequence; values carried along a run
     plain.py       rows that only go on with what the row before them began: most rows, judged by their neighbours
     blocks.py      the rules of a block: lives, counts, places, slots, publication

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from kvscope.inspector.limits import Limits, limits_of
 from kvscope.inspector.progress import watermark_of, window_of
-from kvscope.inspector.screen.columns import Chunk, GivenDetails, Kept, KeptDetails
+from kvscope.inspector.screen.columns import Chunk
+from kvscope.inspector.screen.details import GivenDetails, Kept, KeptDetails
 from kvscope.inspector.screen.screen import Screen, counted, understood
 from kvscope.inspector.screen.transfers import Steps, Transfers
 from kvscope.inspector.source import IntArray

@@ -25,11 +25,9 @@ from kvscope.inspector.screen.columns import (
     ENTRY_SIGN,
     NUMBERS,
     Chunk,
-    DetailTables,
-    GivenDetails,
     flags,
-    part_details,
 )
+from kvscope.inspector.screen.details import DetailTables, GivenDetails, part_details
 from kvscope.inspector.screen.entries import Entries, EntryPass
 from kvscope.inspector.screen.numbers import Numbers
 from kvscope.inspector.screen.runs import ROW_BITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvscope.inspector.screen.columns import DETAILED, Kept, kept_between, kept_of
+from kvscope.inspector.screen.details import DETAILED, Kept, kept_between, kept_of
 from kvscope.inspector.screen.live import ByRows, in_c
 from kvscope.inspector.screen.screen import Screened, chunks, first_size, ordered, screen, unfit_for
 from kvscope.inspector.source import Frozen
