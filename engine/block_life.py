@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvscope.engine.block_arrays import ENTRY, FILL_MASK, STATE, BlockArrays, BlockState
+from kvscope.engine.block_arrays import FILL_MASK, STATE, BlockArrays, BlockState
 from kvscope.engine.free_list import IntArray
 from kvscope.engine.orphans import leaf, withdraw_behind
 from kvscope.engine.prefix import Extras, PrefixIndex
@@ -238,20 +238,6 @@ class BlockLife(BlockArrays):
                 self.last_use_step[blocks] = np.where(-2 - known < number, np.maximum(known, number), known)
                 return
 
-    def write_many(
-        self, blocks: IntArray, slots: IntArray, *, seq_id: IntArray, lblock: IntArray, reason: Reason
-    ) -> None:
-        """`write` of one slot in each of these blocks, which are distinct and held by one table alone."""
-        words = self.words[blocks]
-        fill = np.maximum(words & FILL_MASK, slots + 1)
-        self.words[blocks] = words & ~(ENTRY - 1) | WRITING * STATE | fill
-        if self.sink is not None:
-            ref: Ints = 1 if self.open_leases == 0 else (words >> 32) + self.leases[blocks]
-            self.sink.emit_many(
-                Kind.WRITE, reason, block=blocks, gen=self.gen[blocks], ref_before=ref, ref_after=ref, fill=fill,
-                seq_id=seq_id, lblock=lblock, aux=slots | slots + 1 << 32,
-            )  # fmt: skip
-
     def commit_many(self, blocks: IntArray, gens: IntArray, *, seq_id: IntArray, lblock: IntArray) -> list[bool]:
         """`commit` of each of these blocks, which are distinct."""
         words = self.words[blocks]
@@ -268,13 +254,6 @@ class BlockLife(BlockArrays):
             )  # fmt: skip
         committed: list[bool] = valid.tolist()
         return committed
-
-    def needs_copies(self, blocks: IntArray, slots: IntArray) -> bool:
-        """Whether a write into one of these slots must go to a copy (`TableCore._needs_copy`)."""
-        if not len(blocks):
-            return False
-        shared = int(np.maximum.reduce(self.words[blocks])) >= ENTRY | PUBLISHED * STATE
-        return shared or bool(self.open_leases and (slots < self.leased_slots[blocks]).any())
 
     def settle(self, completed_step: int) -> None:
         """Steps up to `completed_step` are done: what only they still used is free, or evictable, again."""

@@ -7,13 +7,11 @@ Both ways leave the same state and the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.batch import Decodes, StepRows
-from kvscope.engine.free_list import IntArray
 from kvscope.engine.lane import LEAST, Lane
 from kvscope.engine.lane_move import admits
 from kvscope.engine.steps import Scheduled, Write
@@ -27,15 +25,6 @@ _BULK = 7  # sequences from here on are cheaper as arrays
 _MAX_FILL = 2**15 - 1
 
 
-class _Appends(NamedTuple):
-    """One more slot for each of many rows, none of which needs a copy: where it lies; tail -1 = in a fresh block."""
-
-    lblocks: IntArray
-    slots: IntArray
-    tails: IntArray
-    fresh: list[int]  # positions in these arrays
-
-
 class Stepping(TableCore):
     """Batched appends and the beginning and end of steps; each operation is one critical section."""
 
@@ -47,16 +36,16 @@ class Stepping(TableCore):
             lane = self._lane_of(seq_ids) or self._lane_with(seq_ids)
             if lane is not None:
                 return lane.needed <= self.pool.num_available
-            return self._needed([self._known(seq_id) for seq_id in seq_ids])[0] <= self.pool.num_available
+            return self._needed([self._known(seq_id) for seq_id in seq_ids]) <= self.pool.num_available
 
     def append_many(self, seq_ids: Sequence[int], tokens: Sequence[int]) -> Sequence[Scheduled]:
         """`append` of one token to each of these sequences, as one operation: one lock, one moment, all or nothing.
 
-        The events are those of the single calls; where no sequence needs a copy they are grouped by kind: first the
-        ALLOC rows, then the WRITE rows. Every holder of a shared last block is counted as needing a copy, so a batch
-        may be refused that single calls could just serve.
+        The events are those of the single calls. Every holder of a shared last block is counted as needing a copy, so
+        a batch may be refused that single calls could just serve.
 
-        The same batch again and again is a lane (`lane`), at a fraction of the cost.
+        The same batch again and again is a lane (`lane`), at a fraction of the cost; its events are grouped by kind:
+        first the ALLOC rows, then the WRITE rows.
 
         Returns:
             What `begin_step` needs for the step that computes these tokens.
@@ -168,29 +157,24 @@ class Stepping(TableCore):
         lane.have(ids, members, joining, straight=taken.straight)
         return lane if lane.writable() else None
 
-    def _needed(self, rows: list[SequenceTable]) -> tuple[int, _Appends | None]:
-        """Blocks that one more token for each of these rows may take, and where it goes if all goes together."""
+    def _needed(self, rows: list[SequenceTable]) -> int:
+        """Blocks that one more token for each of these rows may take."""
         for row in rows:
             row.catch_up()
-        plan = self._alike(rows)
-        return (self._demand_of(rows), None) if plan is None else (len(plan.fresh), plan)
+        return self._demand_of(rows)
 
     def _append_singly(
         self, seq_ids: Sequence[int], tokens: Sequence[int], rows: list[SequenceTable]
     ) -> list[Scheduled]:
         """`append_many` where the rows are no lane."""
-        needed, plan = self._needed(rows)
-        available = self.pool.num_available
+        needed, available = self._needed(rows), self.pool.num_available
         if needed > available:
             self._refuse(seq_ids[0], needed, available)
         for row in rows:
             row.step_out()
-        if plan is not None:
-            self._append_alike(seq_ids, tokens, rows, plan)
-        else:
-            for row, token in zip(rows, tokens, strict=True):
-                row.tokens.append(token)
-                self._write(row, row.issued, len(row.tokens), Reason.DECODE)
+        for row, token in zip(rows, tokens, strict=True):
+            row.tokens.append(token)
+            self._write(row, row.issued, len(row.tokens), Reason.DECODE)
         return [Scheduled(row.seq_id, row.issued - 1, row.issued) for row in rows]
 
     def _batch_in(self, scheduled: Iterable[Scheduled]) -> tuple[Decodes | None, Sequence[Scheduled]]:
@@ -230,47 +214,6 @@ class Stepping(TableCore):
             row.computed = max(row.computed, min(position, row.issued))
             if row.computed >= (row.published + 1) * self.block_size:
                 self.prefixes.publish(row)
-
-    def _alike(self, rows: list[SequenceTable]) -> _Appends | None:
-        """Where the next slot of each row is; None if they have to be taken one by one."""
-        if len(rows) < _BULK or not self._plain:
-            return None
-        size = self.block_size
-        lblocks, slots, tails, fresh = [], [], [], []
-        for i, row in enumerate(rows):
-            issued, blocks = row.issued, row.blocks
-            lblock = issued // size
-            if issued != len(row.tokens):
-                return None
-            if lblock < len(blocks):
-                tails.append(blocks[lblock])
-            else:
-                tails.append(-1)
-                fresh.append(i)
-            lblocks.append(lblock)
-            slots.append(issued - lblock * size)
-        plan = _Appends(np.array(lblocks), np.array(slots), np.array(tails), fresh)
-        held = plan.tails >= 0
-        if self.pool.needs_copies(plan.tails[held], plan.slots[held]):
-            return None
-        return plan
-
-    def _append_alike(
-        self, seq_ids: Sequence[int], tokens: Sequence[int], rows: list[SequenceTable], plan: _Appends
-    ) -> None:
-        ids, tails = np.array(seq_ids), plan.tails
-        if plan.fresh:
-            at = np.array(plan.fresh)
-            blocks = self.pool.take(len(at), seq_id=ids[at], lblock=plan.lblocks[at], reason=Reason.DECODE)
-            tails[at] = blocks
-            for i, block, gen in zip(plan.fresh, blocks.tolist(), self.pool.gen[blocks].tolist(), strict=True):
-                rows[i].add(block, gen)
-        self.pool.write_many(tails, plan.slots, seq_id=ids, lblock=plan.lblocks, reason=Reason.DECODE)
-        wrote = self._steps.wrote
-        for row, token, lblock in zip(rows, tokens, plan.lblocks.tolist(), strict=True):
-            row.tokens.append(token)
-            row.issued += 1
-            wrote((row.seq_id, lblock, row.blocks[lblock], row.gens[lblock], row.issued))
 
     def _record_schedule(self, rows: Sequence[Scheduled], tables: list[SequenceTable]) -> None:
         """A SCHED row per sequence, with the digest of the table row that the worker will use."""
