@@ -118,8 +118,8 @@ class BlockLife(BlockArrays):
     # -- leases -------------------------------------------------------------------------------------------------
 
     def lease(
-        self, block: int, lease_id: int, slot_lo: int, slot_hi: int, *, reason: Reason = Reason.COPY_ON_WRITE,
-        seq_id: int = -1, deadline: int | None = None,
+        self, block: int, lease_id: int, slot_lo: int, slot_hi: int, *, reason: Reason, seq_id: int,
+        deadline: int | None = None,
     ) -> None:  # fmt: skip
         """Hold slots [slot_lo, slot_hi) of a held or cached block; forbids its free, eviction and reuse."""
         before = self.ref(block)
@@ -137,7 +137,7 @@ class BlockLife(BlockArrays):
             )  # fmt: skip
             self.sink.detail(seq, (slot_lo, slot_hi, -1 if deadline is None else deadline))
 
-    def unlease(self, block: int, lease_id: int, *, reason: Reason = Reason.COPY_ON_WRITE, seq_id: int = -1) -> None:
+    def unlease(self, block: int, lease_id: int, *, reason: Reason, seq_id: int) -> None:
         """End a lease; an otherwise unheld block goes where its last release would have sent it."""
         before = self.ref(block)
         if self.sink is not None:

@@ -128,7 +128,7 @@ class LeaseBook:
             lease_id, Reason.COPY_ON_WRITE, (source,), (int(self._pool.gen[source]),), 0, slots, "", seq_id,
             self.clock(), None,
         )  # fmt: skip
-        self._pool.lease(source, lease_id, 0, slots, seq_id=seq_id)
+        self._pool.lease(source, lease_id, 0, slots, reason=Reason.COPY_ON_WRITE, seq_id=seq_id)
         return lease_id
 
     def end(self, lease_id: int, reason: Reason | None = None) -> Lease:

@@ -272,10 +272,9 @@ class Cons(Detector):
                 if not block.held and not block.published and block.place == UNPLACED and "released" in block.story:
                     self._leak(block, block.story["released"], f"the last holder of {life(block.id, block.gen)} is "
                                "gone, but it went neither to the free list nor to quarantine")  # fmt: skip
-                quarantined = block.story.get("quarantined", -1)
-                if block.place == QUARANTINED and not block.held and self._fence_passed(block, quarantined):
-                    self._leak(block, quarantined, f"{life(block.id, block.gen)} is still in quarantine, though the "
-                               "last step that used it has ended")  # fmt: skip
+                if block.place == QUARANTINED and not block.held and self._fence_passed(block):
+                    self._leak(block, block.story["quarantined"], f"{life(block.id, block.gen)} is still in "
+                               "quarantine, though the last step that used it has ended")  # fmt: skip
 
     def _over(self, since: int) -> bool:
         """Whether the step that a lease was taken for has ended (no step: whether the trace has)."""
@@ -285,11 +284,11 @@ class Cons(Detector):
             and (self.ledger.begun < 0 or self.ledger.last_begin_seq > since)
         )
 
-    def _fence_passed(self, block: Block, quarantined: int) -> bool:
+    def _fence_passed(self, block: Block) -> bool:
         return (
             self.ledger.steps_known
             and block.last_use <= self.ledger.completed
-            and quarantined < self.ledger.last_step_seq
+            and block.story["quarantined"] < self.ledger.last_step_seq
         )
 
     def _leaked_entry(self, block: Block, seq_id: int, lblock: int, since: int) -> None:

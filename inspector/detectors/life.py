@@ -51,9 +51,12 @@ class Gen(Detector):
                 self._copied(row, found, gen, lo, hi, "was issued")
 
     def on_copy_done(self, row: Row, block: Block) -> None:
-        source, gen, _, _ = self.ledger.copies.get((row.block, row.gen), (-1, -1, 0, 0))
-        if source >= 0 and self.ledger.dead(row._replace(gen=gen), self.ledger.blocks[source]):
-            self._copied(row, self.ledger.blocks[source], gen, -1, -1, "ran")
+        copy = self.ledger.copies.get((row.block, row.gen))
+        if copy is None or copy[0] < 0:
+            return
+        source, gen = self.ledger.blocks[copy[0]], copy[1]
+        if self.ledger.dead(row._replace(gen=gen), source):
+            self._copied(row, source, gen, -1, -1, "ran")
 
     def _copied(self, row: Row, source: Block, gen: int, lo: int, hi: int, verb: str) -> None:
         ended = _now(row._replace(gen=gen), source)
@@ -139,7 +142,10 @@ class Init(Detector):
             self._unwritten(row, found, missing, f"the copy into {life(row.block, row.gen)}")
 
     def on_copy_done(self, row: Row, block: Block) -> None:
-        source, gen, _, hi = self.ledger.copies.get((row.block, row.gen), (-1, -1, 0, 0))
+        copy = self.ledger.copies.get((row.block, row.gen))
+        if copy is None:
+            return
+        source, gen, _, hi = copy
         if 0 <= row.fill < hi:  # `fill` of a COPY_DONE: the slots that were really copied
             name = life(row.block, row.gen)
             self.ledger.find(

@@ -221,8 +221,6 @@ class Ledger:
             self._drop(sequence, row.lblock)
             if row.reason == Reason.WINDOW:
                 sequence.slid = max(sequence.slid, row.lblock + 1)
-            else:
-                sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
         if since is None and block.known:
             block.ref_other = row.ref_after  # refused by a sound pool, carried out by a faulty one
             return

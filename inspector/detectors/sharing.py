@@ -101,8 +101,10 @@ class Index(Detector):
             self.ledger.find("KV011", row, f"{name} holds logical block {block.published_at} of its writer, and is hit "
                              f"as block {row.lblock}", block)  # fmt: skip
         elif found is not None and row.lblock > 0:
-            before = self.ledger.sequence(row.seq_id).table.get(row.lblock - 1, (-1, -1))
-            parent = self.ledger.blocks[before[0]] if before[0] >= 0 else self.ledger.nobody
+            before = self.ledger.sequence(row.seq_id).table.get(row.lblock - 1)
+            if before is None:
+                return
+            parent = self.ledger.blocks[before[0]]
             if not parent.known or parent.published_as is None or parent.gen != before[1]:
                 return
             if len(parent.published_as) > 2 and found[0] != parent.published_as[2]:

@@ -98,7 +98,7 @@ class CopyEndsTwice(BlockManager):
         super().copies_done(copies)
         for copy in copies:
             with suppress(FaultyCall):
-                self.pool.unlease(copy.source, copy.lease_id)
+                self.pool.unlease(copy.source, copy.lease_id, reason=Reason.COPY_ON_WRITE, seq_id=-1)
 
 
 class TransferEndsAll(BlockManager):

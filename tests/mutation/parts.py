@@ -31,7 +31,7 @@ class Part:
 
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "entries", "plain", "runs", "screen", "sequences", "transfers")
-_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detectors_life", "detectors_sharing",
+_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("state", "detector_margins", "detectors_life", "detectors_sharing",
                    "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")), GOLDEN,
                    f"{PROPERTY}histories_every_way.py")  # fmt: skip
 PARTS = {
@@ -56,13 +56,13 @@ PARTS = {
     ),
     "sanitizer": Part(
         (*(f"inspector/detectors/{name}.py" for name in _DETECTORS), "inspector/online.py", "inspector/rules.py"),
-        _DETECTOR_TESTS,
+        (f"{UNIT}online_looks.py", *_DETECTOR_TESTS),
         (f"{UNIT}leases_and_windows.py", f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py",
          f"{PROPERTY}kill_matrix.py"),
     ),
     "screen": Part(
         tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
-        (f"{UNIT}screen_rows.py", *_DETECTOR_TESTS),
+        (f"{UNIT}screen_details.py", f"{UNIT}screen_rows.py", f"{UNIT}screen_margins.py", *_DETECTOR_TESTS),
         (f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip

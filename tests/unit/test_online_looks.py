@@ -1,0 +1,171 @@
+"""When the sanitizer beside an engine looks, and which rows and details it has at hand: with a screen that only notes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscope.inspector import online as module
+from kvscope.inspector.online import OnlineSanitizer
+from kvscope.traces.memory import MemoryRecorder
+from kvscope.traces.schema import Kind
+from kvscope.traces.sheet import Sheet
+
+
+class Noting:
+    """A screen that passes everything and writes down what it was shown."""
+
+    least = 4096
+
+    def __init__(self, *_: int) -> None:
+        self.looks: list[tuple[int, int]] = []  # (first event, how many)
+        self.details: list[tuple[list[int], list[tuple[int, int]]]] = []  # told alone; (first, rows) told together
+        self.learned: list[Any] = []
+        self.ended: list[int] = []
+        self.suspects: dict[str, int] = {}
+
+    def learn(self, facts: list[Any], block_bytes: int) -> None:
+        self.learned += facts
+
+    def look(self, parts: Any, first: int, singles: Any, bulk: Any, marks: Any = None) -> int:
+        count = sum(len(part) for part in parts)
+        self.looks.append((first, count))
+        self.details.append((sorted(singles), [(seq, len(values)) for seq, values in bulk]))
+        return count
+
+    def finish(self, end: int) -> None:
+        self.ended.append(end)
+
+
+def beside(every: int | None = 1, reaction: Any = "log", kept: int = 2**62) -> tuple[OnlineSanitizer, Noting]:
+    """A sanitizer in front of a sink that has its last `kept` rows at hand."""
+    recorder: type[MemoryRecorder] = type("Short", (MemoryRecorder,), {"recent_rows": kept})
+    memory, noting = recorder(num_blocks=4, block_size=4), Noting()
+    online = OnlineSanitizer(memory, num_blocks=4, block_size=4, every=every, reaction=reaction,
+                             screen=lambda blocks, slots: noting)  # fmt: skip
+    return online, noting
+
+
+def step(online: OnlineSanitizer, rows: int, values: int = 8) -> None:
+    """A step of so many rows, the last of which is a WITNESS."""
+    for _ in range(rows - 1):
+        online.emit(Kind.NOTE)
+    online.detail(online.emit(Kind.WITNESS), (0,) * values)
+
+
+@pytest.mark.parametrize(("values", "looks"), [(7, []), (8, [(0, 3)]), (9, [(0, 3)]), (10, [])])
+def test_a_witness_ends_a_step(values: int, looks: list[tuple[int, int]]) -> None:
+    online, noting = beside()
+    step(online, 3, values)
+    assert noting.looks == looks
+
+
+def test_other_rows_with_as_many_details_do_not() -> None:
+    online, noting = beside()
+    online.detail(online.emit(Kind.WAIT), (0,) * 8)
+    assert noting.looks == []
+    step(online, 2)
+    assert noting.looks == [(0, 3)]
+    online.detail(online.emit(Kind.WAIT), (0,) * 8)  # a look more, once there was a witness
+    assert noting.looks == [(0, 3), (3, 1)]
+
+
+@pytest.mark.parametrize(("every", "looks"), [(1, [(0, 4), (4, 4), (8, 4)]), (4, [(0, 4), (4, 4), (8, 4)]),
+                                              (5, [(0, 8)]), (8, [(0, 8)]), (9, [(0, 12)]), (13, [])])  # fmt: skip
+def test_so_many_events_are_waited_for(every: int, looks: list[tuple[int, int]]) -> None:
+    online, noting = beside(every)
+    for _ in range(3):
+        step(online, 4)
+    assert noting.looks == looks
+    assert online.checked == sum(count for _, count in looks)
+
+
+@pytest.mark.parametrize(("kept", "looks"), [(7, [(0, 4), (4, 4)]), (8, [(0, 8)]), (15, [(0, 8)]), (16, [])])
+def test_it_looks_before_half_of_what_is_at_hand_is_overwritten(kept: int, looks: list[tuple[int, int]]) -> None:
+    online, noting = beside(every=1000, kept=kept)
+    for _ in range(2):
+        step(online, 4)
+    assert noting.looks == looks
+
+
+@pytest.mark.parametrize(("reaction", "every", "expected"), [("raise", None, 1), ("log", None, 4096), ("raise", 7, 7)])
+def test_how_often_it_looks_if_nobody_says(reaction: str, every: int | None, expected: int) -> None:
+    online, _ = beside(every, reaction)
+    assert online.every == expected
+    assert online._adapts is (reaction == "log")
+
+
+def test_without_witnesses_the_next_step_ends_the_one_before() -> None:
+    online, noting = beside()
+    online.step = -1
+    online.emit(Kind.NOTE)
+    assert noting.looks == []
+    for value in (0, 0, 1):
+        online.step = value
+        assert online.step == value == online._sink.step
+        online.emit(Kind.NOTE)
+    assert noting.looks == [(0, 1), (1, 2)]
+    step(online, 1)
+    online.step = 2  # now there are witnesses
+    assert noting.looks == [(0, 1), (1, 2), (3, 2)]
+
+
+def test_details_are_known_by_their_events_until_these_were_looked_at() -> None:
+    online, noting = beside()
+    online.detail(online.emit(Kind.LEASE), (0, 1))
+    online.emit_many(Kind.SCHED, seq_id=np.arange(3), details=np.zeros((3, 2), np.int64))
+    online.emit_sheet(Sheet.of(int(Kind.PUBLISH), 0, 5), np.zeros((2, 4), np.int64))  # of the last two
+    step(online, 1)
+    assert noting.details == [([0, 9], [(1, 3), (7, 2)])]
+    step(online, 2)
+    assert noting.details[1:] == [([11], [])]
+
+
+def test_what_comes_while_it_looks_is_kept_for_the_next_look() -> None:
+    online, noting = beside()
+
+    def fewer(parts: Any, first: int, singles: Any, bulk: Any, marks: Any = None) -> int:
+        Noting.look(noting, parts, first, singles, bulk)
+        return 2  # the others were not complete yet
+
+    noting.look = fewer  # type: ignore[method-assign]
+    online.detail(online.emit(Kind.LEASE), (0, 1))
+    online.emit_many(Kind.SCHED, seq_id=np.arange(2), details=np.zeros((2, 2), np.int64))
+    online.emit_many(Kind.SCHED, seq_id=np.arange(2), details=np.zeros((2, 2), np.int64))
+    online.check()
+    online.check()
+    assert noting.looks == [(0, 5), (2, 3)]
+    assert noting.details == [([0], [(1, 2), (3, 2)]), ([], [(3, 2)])]
+    assert online.checked == 4
+
+
+def test_facts_are_told_before_the_next_look_and_the_end_is_told() -> None:
+    online, noting = beside()
+    for fact in ({"type": "scheduler", "watermark": 0.5}, {"type": "request"}):
+        online.fact(fact)
+    assert noting.learned == []
+    step(online, 1)
+    step(online, 1)
+    assert noting.learned == [{"type": "scheduler", "watermark": 0.5}]
+    online.emit(Kind.NOTE)
+    online.close()
+    assert noting.looks[-1] == (2, 1)
+    assert noting.ended == [3]
+
+
+@pytest.mark.parametrize(("took", "before", "after"), [(0.1, 4096, 8192), (0.1, 32_768, 32_768), (0.5, 8192, 8192),
+                                                       (2.0, 16_384, 8192), (2.0, 4096, 4096)])  # fmt: skip
+def test_it_looks_less_often_while_events_come_fast(
+    took: float, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online, noting = beside(None)
+    online.every = before
+    now: Callable[[], float] = lambda: online._looked_at + took  # noqa: E731
+    monkeypatch.setattr(module, "time", type("Clock", (), {"monotonic": staticmethod(now), "sleep": time.sleep}))
+    step(online, before)
+    assert noting.looks == [(0, before)]
+    assert online.every == after
