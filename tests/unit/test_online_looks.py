@@ -1,4 +1,4 @@
-"""When the sanitizer beside an engine looks, and which rows and details it has at hand: with a screen that only notes."""
+"""When the sanitizer beside an engine looks, and what it has at hand then: with a screen that only notes."""
 
 from __future__ import annotations
 
