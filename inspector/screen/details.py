@@ -135,9 +135,11 @@ class GivenDetails:
         numbers, end = kinds.tobytes(), first + len(kinds)
         found: dict[int, list[tuple[int, npt.NDArray[np.int64]]]] = {number: [] for number in _DETAILED}
         for seq, values in bulk:
-            kind = numbers[seq - first : seq - first + len(values)] if first <= seq < end else b""
+            if not first <= seq < end or not len(values):
+                continue
+            kind = numbers[seq - first : seq - first + len(values)]
             self.ragged |= kind.count(kind[:1]) != len(kind)
-            if kind and kind[0] in _DETAILED:
+            if kind[0] in _DETAILED:
                 self._fits(kind[0], values.shape[1])
                 found[kind[0]].append((seq, values))
         alone: dict[int, tuple[list[int], list[Sequence[int]]]] = {number: ([], []) for number in _DETAILED}

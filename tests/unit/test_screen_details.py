@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kvscope.inspector.handmade import HandTrace
-from kvscope.inspector.screen.columns import DETAILED, Chunk, DetailTables, GivenDetails, flags, table
+from kvscope.inspector.screen.columns import Chunk, flags, table
+from kvscope.inspector.screen.details import DETAILED, DetailTables, GivenDetails
 from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.source import frozen
 from kvscope.traces.schema import Kind
