@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvscope.errors import UsageError
+from kvscope.inspector.blame import cause_of
 from kvscope.inspector.findings import CheckResult, Finding, check
-from kvscope.inspector.reads import OTHER_PREFIX, Damage, Foreign, Reads, reads_of, row_seq
+from kvscope.inspector.read_records import OTHER_PREFIX, Damage, Foreign, Reads
+from kvscope.inspector.reads import reads_of, row_seq
 from kvscope.inspector.requests import find_request, prompt_lengths
 from kvscope.inspector.should import SHOULD
 from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
@@ -69,6 +71,8 @@ class TokenStep:
     positions: tuple[int, int]
     blocks: int
     company: int  # other sequences in the step
+    foreign: BadRead | None = None  # the first position that held foreign KV
+    through: str = ""  # whose tainted KV it read, where it read no foreign KV itself
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Explanation:
     first_token: int | None = None
     through: str = ""
     cause: Finding | None = None
+    followed: tuple[Finding, ...] = ()  # the first finding of each kind that followed from the cause
     should: str = ""
     victims: list[Victim] = field(default_factory=list)
     elsewhere: list[Finding] = field(default_factory=list)  # findings that explain nothing of this request
@@ -165,9 +170,13 @@ class _Context:
             lo, hi = unpack_range(int(events["aux"][row]))
             begun = begins[begins < row]
             company = max(0, int(events["aux"][begun[-1]]) - 1) if len(begun) else 0
-            size = self.trace.block_size
-            out.append(TokenStep(self.names(int(events["seq_id"][row])), row_seq(self.trace, row),
-                                 int(events["step"][row]), (lo, hi), -(-hi // size) - lo // size, company))  # fmt: skip
+            size, seq_id = self.trace.block_size, int(events["seq_id"][row])
+            damage = self.reads.damage.get(seq_id, Damage(seq_id))
+            foreign = damage.read.get(row)
+            out.append(TokenStep(self.names(seq_id), row_seq(self.trace, row), int(events["step"][row]), (lo, hi),
+                                 -(-hi // size) - lo // size, company,
+                                 self.bad_read(foreign) if foreign is not None else None,
+                                 self.names(damage.handed[row]) if row in damage.handed else ""))  # fmt: skip
         return out
 
     # -- verdicts -----------------------------------------------------------------------------------------------
@@ -177,7 +186,8 @@ class _Context:
         tokens = [t for d in damages for row in d.steps if (t := self.token_of(row)) is not None]
         verdict = "damaged" if self.token is None or self.token in tokens else "not-affected"
         source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
-        cause = self.cause(source.first) if source.first is not None else None
+        blamed = cause_of(self.trace, self.result, source.first) if source.first is not None else None
+        cause = blamed.finding if blamed is not None else None
         return Explanation(
             request=self.request,
             samples=[self.names(s) for s in self.seq_ids],
@@ -189,10 +199,11 @@ class _Context:
             first_token=min(tokens, default=None),
             through=self.names(damage.through) if damage.through >= 0 else "",
             cause=cause,
+            followed=blamed.followed if blamed is not None else (),
             should=self.should(cause),
             victims=self.victims(),
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
-            made=self.made() if verdict == "not-affected" else [],
+            made=self.made(),
             lost=self.lost,
         )  # fmt: skip
 
@@ -253,36 +264,6 @@ class _Context:
         event = self.trace.events[row]
         seq_id = int(event["seq_id"])
         return Write(row_seq(self.trace, row), int(event["step"]), seq_id, self.names(seq_id))
-
-    def cause(self, foreign: Foreign) -> Finding | None:
-        """The finding that made this read wrong: at the write that is there, else the last one on that block before."""
-        block, read = foreign.slot // self.trace.block_size, row_seq(self.trace, foreign.row)
-        reader = int(self.trace.events["seq_id"][foreign.row])
-        # What a checker saw of another reader is no cause of this read.
-        here = [
-            f for f in self.result.findings
-            if f.block == block and f.seq <= read and (f.code != "KV023" or f.seq_id == reader)
-        ]  # fmt: skip
-        right = row_seq(self.trace, foreign.expected) if foreign.expected >= 0 else -1  # the write that should be there
-        events = self.trace.events
-        ends = np.flatnonzero(events["kind"][foreign.row :] == Kind.STEP_END)
-        over = row_seq(self.trace, foreign.row + int(ends[0])) if len(ends) else read  # the step is, whose read it was
-        there = [f for f in self.result.findings if f.seq <= over and f.code != "KV023"]
-        known = foreign.found >= 0
-        writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
-        for chosen in (
-            [f for f in here if foreign.found >= 0 and f.seq == row_seq(self.trace, foreign.found)],
-            [f for f in here if f.seq < read and f.seq != right][-1:],
-            [f for f in here if f.seq != right][-1:],
-            [f for f in there if (f.seq_id, f.step) == writer],  # it wrote elsewhere than its table says
-            [f for f in there if f.seq_id == reader],
-            here[-1:],
-            there[:1],
-            [f for f in self.result.findings if f.block == block and f.seq <= over],
-        ):
-            if chosen:
-                return chosen[0]
-        return None
 
     def should(self, cause: Finding | None) -> str:
         """What should have happened instead."""

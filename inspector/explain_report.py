@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from kvscope.inspector.explain import BadRead, Explanation, Victim, Write
+from kvscope.inspector.explain import BadRead, Explanation, TokenStep, Victim, Write
 from kvscope.inspector.findings import one_line
 from kvscope.inspector.report import report, story_json
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
@@ -55,6 +55,7 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "read": asdict(told.read) if told.read is not None else None,
         "should": told.should or None,
         "cause": story_json(tell(told.cause, trace), trace, name) if told.cause is not None else None,
+        "followed": [finding.to_json() for finding in told.followed],
         "blast_radius": [asdict(victim) for victim in told.victims],
         "findings_elsewhere": [finding.to_json() for finding in told.elsewhere],
         "findings_on_its_blocks": [finding.to_json() for finding in told.touching],
@@ -84,21 +85,40 @@ def _head(told: Explanation) -> list[str]:
         return [f"{who}: token {told.token} is not affected: its step read what was written for it.",
                 *_made(told), f"The request is {where}."]  # fmt: skip
     lines = [f"{who}: {where}."]
-    if told.token is not None:
-        lines.append(
-            f"Token {told.token} is {'the first of these' if told.token == told.first_token else 'one of these'}."
-        )
+    if told.token is not None and told.token != told.first_token:
+        lines += [f"Token {told.token} is one of these.", *_made(told)]
+    elif told.token is not None:
+        lines.append(f"Token {told.token} is the first of these.")
     return lines
 
 
 def _made(told: Explanation) -> list[str]:
-    """What is known of the token asked for, where nothing is wrong with it."""
-    return [
-        f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}), which read its positions "
-        f"{made.positions[0]} to {made.positions[1] - 1} in {_count(made.blocks, 'block')}, in a batch with "
-        f"{_count(made.company, 'other sequence')}."
-        for made in told.made
-    ]
+    """What is known of the token asked for: its step, and what that read."""
+    lines = []
+    for made in told.made:
+        lines.append(
+            f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}), which read its "
+            f"positions {made.positions[0]} to {made.positions[1] - 1} in {_count(made.blocks, 'block')}, in a batch "
+            f"with {_count(made.company, 'other sequence')}."
+        )
+        if told.verdict == "damaged":
+            lines += _tainted(made)
+    return lines
+
+
+def _tainted(made: TokenStep) -> list[str]:
+    """Whether what the step of a token read was tainted, and by whom."""
+    read = made.foreign
+    if read is None and made.through:
+        wrote = "it wrote itself" if made.through == made.name else f"{made.through} wrote"
+        return [f"    it is tainted: its step read what {wrote} in a step that had read foreign KV"]
+    if read is None:
+        return ["    it is not tainted: its step read what was written for it"]
+    where = f"position {read.position}, {life(read.block, read.gen)}[{read.slot}]"
+    held = f"{_count(read.count, 'position')} of these held foreign KV, the first of them {where}"
+    if read.count == 1:
+        held = f"1 of these positions held foreign KV: {where}"
+    return [f"    {held}", f"    it holds   {_write(read.found)}", f"    it should  {_write(read.expected, own=True)}"]
 
 
 def _read(told: Explanation, read: BadRead) -> list[str]:
@@ -112,6 +132,8 @@ def _read(told: Explanation, read: BadRead) -> list[str]:
         if told.first_token is not None and not told.through
         else "The token"
     )
+    if told.token is not None and told.token != told.first_token:
+        token = f"The first bad one: {token[0].lower()}{token[1:]}"
     more = f" ({read.count} positions of this step are wrong)" if read.count > 1 else ""
     return [
         *([f"{whose}."] if whose else []),
@@ -139,7 +161,12 @@ def _cause(told: Explanation) -> list[str]:
         f"    seq {cause.seq}, step {cause.step}: {cause.title} [{cause.code}]",
     ]
     lines += textwrap.wrap(cause.why, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-    return [*lines, f"    missing: {told.should}"] if told.should else lines
+    if told.should:
+        lines.append(f"    missing: {told.should}")
+    if told.followed:
+        lines.append("What followed from it, on the same block:")
+        lines += [f"    seq {f.seq}, step {f.step}: {f.title} [{f.code}]" for f in told.followed]
+    return lines
 
 
 def _victims(told: Explanation) -> list[str]:

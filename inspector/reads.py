@@ -1,7 +1,8 @@
 """What every step of a trace read, slot by slot: the write it found there, and the write it counted on.
 
 A sequence counts on its own last write of a position; for positions that it got by a fork on those its parent counted
-on, for a prefix hit on what was published as that prefix, after a swap on what went out. A step that finds anything
+on, for a prefix hit on what was published as that prefix, after a swap on what went out. What was published before it
+was written is what its publisher writes there later, if it does so before the step reads. A step that finds anything
 else computes its token from foreign KV: the token, and what the step writes, are tainted, and so is every step that
 reads a tainted write. Writes land in the order of their events, before the reads of their step; copies when they run.
 
@@ -11,70 +12,13 @@ That is what the engine said that it did. Where a checker beside the tensors has
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
+from kvscope.inspector.read_records import NEVER, OTHER_PREFIX, UNKNOWN, Damage, Early, Foreign, Reads, Table
 from kvscope.inspector.source import IntArray, TraceLike, details_map, frozen, gap_rows
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
-NEVER = -1  # no write: nothing was written here, as far as the trace tells
-OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
-UNKNOWN = -3  # which write it is, or should be, lies in a part of the trace that is missing: nothing can be said
-
 _KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """The first position of a step that held another write than its sequence counts on. Rows, not seqs."""
-
-    row: int  # of the SCHED event
-    position: int
-    slot: int  # physical slot over the whole pool
-    found: int  # row of the WRITE whose bytes are there, or NEVER
-    expected: int  # row of the WRITE that should be there, NEVER or OTHER_PREFIX
-    count: int  # positions of the step that are wrong
-
-
-@dataclass(slots=True)
-class Damage:
-    """What reached one sequence."""
-
-    seq_id: int
-    first: Foreign | None = None  # the first step that read foreign KV itself
-    first_row: int = -1  # the first tainted step, whether by itself or through another sequence's tainted KV
-    through: int = -1  # the sequence whose tainted KV came first, -1 where the first one is its own reading
-    steps: list[int] = field(default_factory=list)  # rows of all tainted SCHED events
-
-
-@dataclass
-class Reads:
-    """The reads of a whole trace."""
-
-    damage: dict[int, Damage]  # by sequence, only the damaged
-    steps: dict[int, int]  # steps by sequence
-    slots: int  # slots that were compared
-    lost: bool  # whether events are missing, and only what is known after them was compared
-
-    def of(self, seq_ids: list[int]) -> list[Damage]:
-        """The damage of these sequences, earliest first."""
-        return sorted((self.damage[s] for s in seq_ids if s in self.damage), key=lambda d: d.first_row)
-
-
-class _Table:
-    """One sequence: where each position lies, and which write it counts on there."""
-
-    def __init__(self, counts_on: int = NEVER) -> None:
-        self.slots: IntArray = np.full(64, -1, dtype=np.int64)
-        self.counts_on: IntArray = np.full(64, counts_on, dtype=np.int64)
-        self._counts_on = counts_on  # where nothing was said
-
-    def reserve(self, end: int) -> None:
-        if end > len(self.slots):
-            more = max(end, 2 * len(self.slots)) - len(self.slots)
-            self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
-            self.counts_on = np.concatenate([self.counts_on, np.full(more, self._counts_on, dtype=np.int64)])
 
 
 class _Replay:
@@ -87,9 +31,10 @@ class _Replay:
         self.tainted = np.zeros(
             len(trace.events) + 3, dtype=np.bool_
         )  # by row; NEVER, OTHER_PREFIX and UNKNOWN are the last three
-        self.tables: dict[int, _Table] = {}
+        self.tables: dict[int, Table] = {}
         self.issued: dict[int, list[int]] = {}  # writes that no step has taken yet, by sequence
         self.published: dict[int, tuple[IntArray, tuple[int, ...] | None]] = {}
+        self.early: dict[int, Early] = {}
         self.copies: dict[int, tuple[int, int]] = {}  # target -> source, slots
         self.host: dict[int, IntArray] = {}
         self.parked: dict[tuple[int, int], IntArray] = {}
@@ -103,6 +48,7 @@ class _Replay:
         self.tables.clear()
         self.issued.clear()
         self.published.clear()
+        self.early.clear()
         self.copies.clear()
         self.reads.lost = True
 
@@ -127,11 +73,11 @@ class _Replay:
                 method(row, kind, reason, block, seq_id, lblock, aux, fill)
         return self.reads
 
-    def _table(self, seq_id: int) -> _Table:
+    def _table(self, seq_id: int) -> Table:
         """The table of a sequence; one whose beginning is missing counts on what nobody knows."""
         table = self.tables.get(seq_id)
         if table is None:
-            table = self.tables[seq_id] = _Table(UNKNOWN if self.reads.lost else NEVER)
+            table = self.tables[seq_id] = Table(UNKNOWN if self.reads.lost else NEVER)
         return table
 
     def _slots(self, block: int) -> slice:
@@ -143,7 +89,7 @@ class _Replay:
     def _begin(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
     ) -> None:
-        self.tables[seq_id] = _Table()
+        self.tables[seq_id] = Table()
         self.issued.pop(seq_id, None)
         if kind == Kind.FORK:
             self.parent[seq_id] = aux
@@ -161,6 +107,7 @@ class _Replay:
             return
         if kind == Kind.ALLOC:
             table.counts_on[place] = NEVER
+            self.early.pop(block, None)
         elif kind == Kind.SHARE:
             parent = self.tables.get(self.parent.get(seq_id, -1))
             known = parent is not None and len(parent.counts_on) >= place.stop
@@ -168,7 +115,10 @@ class _Replay:
         else:
             found, words = self.published.get(block, (self.landed[self._slots(block)], None))
             own = self.words[Kind.HIT].get(row_seq(self.trace, row))
-            table.counts_on[place] = OTHER_PREFIX if words and own and words != own else found
+            foreign = words and own and words != own
+            table.counts_on[place] = OTHER_PREFIX if foreign else found
+            if block in self.early and not foreign:
+                self.early[block].hits.append((table, place))
 
     def _release(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
@@ -190,7 +140,22 @@ class _Replay:
         table = self._table(seq_id)
         table.reserve((lblock + 1) * self.size)
         table.counts_on[lblock * self.size + lo : lblock * self.size + hi] = row
+        if block in self.early:
+            self._catch_up(row, block, seq_id, lblock, lo, hi)
         self.issued.setdefault(seq_id, []).append(row)
+
+    def _catch_up(self, row: int, block: int, seq_id: int, lblock: int, lo: int, hi: int) -> None:
+        """The publisher writes what it had published: that is what those count on who have hit it."""
+        early = self.early[block]
+        if (early.seq_id, early.lblock) != (seq_id, lblock):
+            return
+        content = self.published[block][0]
+        tables = [
+            table.counts_on[place] for table, place in early.hits if table.slots[place.start] == block * self.size
+        ]
+        for counted in (content, *tables):
+            slots = counted[lo:hi]
+            slots[slots == NEVER] = row
 
     def _copy(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
@@ -224,6 +189,9 @@ class _Replay:
         own = table is not None and lblock >= 0 and place.stop <= len(table.counts_on)
         content = table.counts_on[place] if own and table else self.landed[self._slots(block)]
         self.published[block] = (content.copy(), self.words[Kind.PUBLISH].get(row_seq(self.trace, row)))
+        self.early.pop(block, None)
+        if (content == NEVER).any():
+            self.early[block] = Early(seq_id, lblock)
 
     def _swap_out(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
@@ -282,6 +250,8 @@ class _Replay:
         expected = int(table.counts_on[aux]) if table is not None and aux < len(table.counts_on) else NEVER
         found = self._write_of(told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
         damage.first = Foreign(sched, aux, block * self.size + max(fill, 0), found, expected, 1)
+        damage.read[sched] = damage.first
+        damage.handed.pop(sched, None)
         self.tainted[writes] = True
         if sched not in damage.steps:
             damage.steps.append(sched)
@@ -295,21 +265,21 @@ class _Replay:
         return int(rows[0]) if len(rows) else NEVER
 
     def _damage(
-        self, row: int, seq_id: int, lo: int, slots: IntArray, found: IntArray, table: _Table,
+        self, row: int, seq_id: int, lo: int, slots: IntArray, found: IntArray, table: Table,
         wrong: np.ndarray, taint: np.ndarray,
     ) -> None:  # fmt: skip
         damage = self.reads.damage.setdefault(seq_id, Damage(seq_id))
         damage.steps.append(row)
-        if damage.first is None and wrong.any():
+        if wrong.any():
             at = int(np.argmax(wrong))
-            damage.first = Foreign(
+            damage.read[row] = Foreign(
                 row, lo + at, int(slots[at]), int(found[at]), int(table.counts_on[lo + at]), int(wrong.sum())
             )
+            damage.first = damage.first or damage.read[row]
+        else:
+            damage.handed[row] = int(self.trace.events["seq_id"][found[int(np.argmax(taint))]])
         if damage.first_row < 0:
-            damage.first_row = row
-            if not wrong.any():
-                writer = int(self.trace.events["seq_id"][found[int(np.argmax(taint))]])
-                damage.through = writer
+            damage.first_row, damage.through = row, damage.handed.get(row, -1)
 
 
 def row_seq(trace: TraceLike, row: int) -> int:

@@ -37,8 +37,15 @@ class Frozen:
         self.sites, self.actors = trace.sites, trace.actors
         self.facts, self.warnings = tuple(usable(trace.facts)), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
+        last = int(self.seqs[-1]) if len(self.seqs) else -1
+        self.torn = sum(hi - lo for lo, hi in getattr(trace, "gaps", ()) if lo > last)  # events behind the last one
         self.detail, self.details_of = trace.detail, trace.details_of
         self.source = trace
+
+    @property
+    def complete(self) -> bool:
+        """Whether its last event is the last that the writer wrote: what is held then stays held."""
+        return self.clean and not self.torn
 
     @property
     def kinds(self) -> npt.NDArray[np.uint8]:

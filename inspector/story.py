@@ -9,16 +9,23 @@ import numpy.typing as npt
 
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import IntArray, Names, TraceLike, actor_of, joined, life, row_of, short_path, site_of
+from kvscope.inspector.readers import CONTENT_CODES, Reader, readers_of
+from kvscope.inspector.source import (
+    IntArray,
+    Names,
+    TraceLike,
+    actor_of,
+    joined,
+    life,
+    named_detail,
+    row_of,
+    short_path,
+    site_of,
+)  # fmt: skip
 from kvscope.inspector.state import Holder, PoolState, holders, state_at
-from kvscope.inspector.taint import foreign_reads
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.schema import Kind
 from kvscope.traces.sink import Frame, Site
 
-# Codes whose fault leaves wrong bytes behind that later steps read.
-CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016"})
-# Of these, the ones that leave another write in a slot than its readers count on.
-_BY_WRITER = frozenset({"KV002", "KV006", "KV015"})
 # Events that a detector names beside the life's own story: role -> heading.
 _EXTRA = {
     "first_release": "first released by",
@@ -55,20 +62,6 @@ class WrittenRun:
     seq_id: int
     seq: int
     copied: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A sequence that read slots of the block in steps after the fault."""
-
-    seq_id: int
-    slot_lo: int
-    slot_hi: int
-    gen: int
-    first_step: int
-    last_step: int
-    first_token: int  # positions of the first and last token that came out of these steps
-    last_token: int
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ def tell(finding: Finding, trace: TraceLike) -> Story:
         missing=missing(trace, finding, names),
         ledger=_ledger(trace, finding, rows, names) if has_block else [],
         pool=pool,
-        readers=_readers(trace, finding) if has_block and finding.code in CONTENT_CODES else [],
+        readers=readers_of(trace, finding) if has_block and finding.code in CONTENT_CODES else [],
     )
 
 
@@ -185,8 +178,23 @@ def _sections(trace: TraceLike, finding: Finding, rows: IntArray) -> list[tuple[
     out.append(("previously allocated by" if freed is not None else "allocated by", last(kind == Kind.ALLOC)))
     if finding.code in CONTENT_CODES:
         out.append(("last valid write by", last((kind == Kind.WRITE) & valid)))
+    if finding.code == "KV023":
+        out += [("what is there written by", _written_there(trace, finding)), ("copied by", finding.seq_of("copied"))]
     out += [(heading, finding.seq_of(role)) for role, heading in _EXTRA.items()]
     return [(heading, seq) for heading, seq in out if seq is not None]
+
+
+def _written_there(trace: TraceLike, finding: Finding) -> int | None:
+    """The write of what a checker found in a slot: by its writer, in its step; into that block if it says so."""
+    told = named_detail(trace, finding.seq, Kind.MISMATCH)
+    if not told.get("found") or told.get("writer", -1) < 0:
+        return None
+    events = trace.events
+    mine = (events["kind"] == Kind.WRITE) & (events["seq_id"] == told["writer"])
+    rows = np.flatnonzero(mine & (events["step"] == told.get("written_step", -1)))
+    there = rows[events["block"][rows] == finding.block]
+    chosen = there if len(there) else rows
+    return int(trace.seqs[chosen[-1]]) if len(chosen) else None
 
 
 def freed_at(trace: TraceLike, finding: Finding) -> int | None:
@@ -232,6 +240,9 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
 def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
     """What should have happened, where one operation is missing; empty where none is."""
     name, who = life(finding.block, finding.gen), names(finding.seq_id) if finding.seq_id >= 0 else ""
+    early = _published_unwritten(trace, finding) if finding.code == "KV015" else None
+    if early is not None:
+        return f"the publication of {name} (seq {early}) was due only after this write, which fills it"
     if finding.code in ("KV006", "KV015"):
         return (
             f"copy-on-write of {name} slots [0:{finding.slot_lo}] into a fresh block for {who} was due before "
@@ -243,6 +254,17 @@ def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
             return f"the release of {name} by {who} when it was preempted (seq {preempted})"
         return f"a release of {name} by {who} was due after seq {finding.seq}"
     return ""
+
+
+def _published_unwritten(trace: TraceLike, finding: Finding) -> int | None:
+    """The publication of a life some of whose slots at hand were not written then; None where all were."""
+    events, rows = trace.events, life_rows(trace, finding.block, finding.gen)
+    published = rows[(events["kind"][rows] == Kind.PUBLISH) & (np.asarray(trace.seqs)[rows] < finding.seq)]
+    if not len(published):
+        return None
+    filled = {w.slot for w in slot_writers(trace, events, rows[rows < published[-1]].tolist())}
+    lacking = set(range(finding.slot_lo, finding.slot_hi)) - filled
+    return int(trace.seqs[published[-1]]) if lacking else None
 
 
 def _preempted_with(trace: TraceLike, finding: Finding) -> int | None:
@@ -277,49 +299,3 @@ def _ledger(trace: TraceLike, finding: Finding, rows: IntArray, names: Names) ->
             word = Kind(kind).name.lower()
             out = [*out[:-1], f"{out[-1]}  <== here"] if kind in _LEDGER_KINDS else [*out, f"{word}  <== here"]
     return out
-
-
-def _readers(trace: TraceLike, finding: Finding) -> list[Reader]:
-    """Who read the touched slots in steps after the fault, and found there what another sequence wrote."""
-    slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
-    by_writer = finding.code in _BY_WRITER
-    foreign = foreign_reads(trace, finding.block, slot_lo, slot_hi) if by_writer else {}
-    out = []
-    for seq_id, lblock, gen, since, until in _tenures(trace, finding.block):
-        own = seq_id == finding.seq_id and not by_writer and finding.code != "KV009"
-        if own or until <= finding.seq:
-            continue
-        steps = _steps_of(trace, seq_id, max(since, finding.seq), until, lblock * trace.block_size + slot_lo)
-        if by_writer:
-            steps = steps[np.isin(steps, list(foreign))]
-        if len(steps):
-            events = trace.events[steps]
-            ends = events["lblock"].astype(np.int64) + events["fill"]
-            reach = min(slot_hi, int(ends.max()) - lblock * trace.block_size)
-            out.append(Reader(seq_id, slot_lo, max(reach, slot_lo + 1), gen, int(events["step"][0]),
-                              int(events["step"][-1]), int(ends[0]), int(ends[-1])))  # fmt: skip
-    return out
-
-
-def _steps_of(trace: TraceLike, seq_id: int, since: int, until: int, position: int) -> IntArray:
-    """SCHED rows of a sequence after event `since`, before `until`, that read beyond `position`."""
-    events, seqs = trace.events, np.asarray(trace.seqs)
-    rows = np.flatnonzero((events["kind"] == Kind.SCHED) & (events["seq_id"] == seq_id))
-    rows = rows[(seqs[rows] >= since) & (seqs[rows] < until)]
-    reads = np.asarray([unpack_range(int(a)) for a in events["aux"][rows]], dtype=np.int64).reshape(-1, 2)
-    return rows[reads[:, 1] > position]
-
-
-def _tenures(trace: TraceLike, block: int) -> list[tuple[int, int, int, int, int]]:
-    """(seq_id, lblock, gen, from event, to event) of every table entry that ever held the block."""
-    events = trace.events
-    open_: dict[tuple[int, int], tuple[int, int]] = {}
-    out = []
-    end = int(trace.seqs[-1]) + 1 if len(events) else 0
-    for row in np.flatnonzero(events["block"] == block).tolist():
-        kind, key = int(events["kind"][row]), (int(events["seq_id"][row]), int(events["lblock"][row]))
-        if kind in (Kind.ALLOC, Kind.SHARE, Kind.HIT):
-            open_[key] = (int(events["gen"][row]), int(trace.seqs[row]))
-        elif kind == Kind.RELEASE and key in open_:
-            out.append((*key, *open_.pop(key), int(trace.seqs[row])))
-    return sorted(out + [(*key, gen, since, end) for key, (gen, since) in open_.items()])

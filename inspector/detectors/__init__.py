@@ -6,7 +6,8 @@ player.py    the events one after another
 replay.py    the ledger: blocks, tables and steps as the events make them
 moves.py     copies and the host tier, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
-life.py      GEN FENCE INIT TABLE SLOT    lives, steps, tables
+life.py      GEN FENCE INIT SLOT    lives, steps
+rows.py      TABLE    the worker's table rows
 sharing.py   COW PUB INDEX KEY EVICT LEASE    shared and published blocks
 beside.py    PROG WINDOW    who waits, what a window needs; SHADOW CONTENT    what checkers beside the tensors found
 numbers.py   NULL META CAP    reserved blocks, counters that cannot be, promises and budgets
@@ -36,11 +37,11 @@ DETECTOR_NAMES = (
 
 def detector_types() -> dict[str, type[Detector]]:
     """The detector classes by name, in the order of `DETECTOR_NAMES`."""
-    from kvscope.inspector.detectors import beside, ledger, life, numbers, sharing
+    from kvscope.inspector.detectors import beside, ledger, life, numbers, rows, sharing
 
     classes: tuple[type[Detector], ...] = (
         ledger.Own, ledger.Ref, ledger.Free, ledger.Cons, life.Gen, life.Fence, sharing.Cow, sharing.Pub,
-        sharing.Index, sharing.Key, sharing.Evict, sharing.Lease, life.Init, life.Table, life.Slot, numbers.Null,
+        sharing.Index, sharing.Key, sharing.Evict, sharing.Lease, life.Init, rows.Table, life.Slot, numbers.Null,
         beside.Window, beside.Prog, numbers.Meta, numbers.Cap, beside.Shadow, beside.Content,
     )  # fmt: skip
     return {c.name: c for c in classes}
@@ -55,6 +56,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     Raises:
         UsageError: `only` names a detector that does not exist.
     """
+    from kvscope.inspector.geometry import other_pool
     from kvscope.inspector.screen.whole import screened
     from kvscope.inspector.source import frozen
 
@@ -69,6 +71,9 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
         looked = screened(trace)
         if looked.clean:
             return _result(trace, wanted, (), looked.blocks, looked.slots, _unclosed(trace), started)
+    wrong = other_pool(trace)
+    if wrong is not None:
+        return _result(trace, wanted, (wrong,), 1, 0, (), started)
     return _replayed(trace, wanted, started)
 
 
@@ -140,6 +145,8 @@ def _notes(ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
 
 
 def _unclosed(trace: Frozen) -> tuple[str, ...]:
-    if trace.clean:
+    if trace.complete:
         return ()
+    if trace.clean:
+        return (f"{trace.torn:,} events behind the last one are missing: what is held there is not counted as leaked",)
     return ("the trace was not closed by its writer: blocks that living sequences hold are not counted as leaks",)

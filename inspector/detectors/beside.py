@@ -100,16 +100,35 @@ class Shadow(_Beside):
     def mismatch(
         self, row: Row, block: Block, expected: int, found: int, writer: int, step: int, owner: int, tokens: int
     ) -> None:
-        where = f"{life(row.block, row.gen)}[{row.fill}]"
+        lblock, name = row.aux // self.ledger.block_size, life(row.block, row.gen)
         if not found:
             holds = "nothing was written there"
         else:
             whose = f"the prefix of {tokens} tokens of {self._names(owner)}" if owner >= 0 else "another prefix"
             holds = f"it holds {whose}, written by {self._names(writer)} in step {step}"
         self.ledger.find(
-            "KV023", row, f"{self._names(row.seq_id)} reads its position {row.aux} at {where}, where its own prefix of "
-            f"{row.aux + 1} tokens should lie: {holds}", block, slot_lo=row.fill, slot_hi=row.fill + 1, gen=row.gen,
+            "KV023", row, f"{self._names(row.seq_id)} reads its position {row.aux} at {name}[{row.fill}], its block "
+            f"{lblock}, where its own prefix of {row.aux + 1} tokens should lie: {holds}"
+            f"{self._entry(row, lblock)}{self._copy(block, row, name)}",
+            block, slot_lo=row.fill, slot_hi=row.fill + 1, gen=row.gen,
         )  # fmt: skip
+
+    def _entry(self, row: Row, lblock: int) -> str:
+        """Where the table that the events make has that logical block, if elsewhere."""
+        reader = self.ledger.sequences.get(row.seq_id)
+        entry = reader.table.get(lblock) if reader is not None else None
+        if entry is None or entry == (row.block, row.gen):
+            return ""
+        return f". By the events its block {lblock} is {life(*entry)}"
+
+    def _copy(self, block: Block, row: Row, name: str) -> str:
+        """The copy that filled this life, if one did."""
+        copied = block.story.get("copied", -1)
+        told = self.ledger.details[Kind.COW].get(copied) if copied >= 0 and block.gen == row.gen else None
+        if told is None or len(told) < 4:
+            return ""
+        source, gen, lo, hi = told[:4]
+        return f". Slots [{lo}:{hi}] of {name} were to be copied from {life(source, gen)} (seq {copied})"
 
 
 class Content(_Beside):

@@ -254,13 +254,18 @@ class Cons(Detector):
         totals = {sum(details.get(seq, ())[:6]) for seq, _ in self._witnesses}
         return not self.ledger.lost or totals <= {0, self.ledger.trace.num_blocks}
 
+    @property
+    def _complete(self) -> bool:
+        """Whether the trace ends where its writer ended it: what is held then is never given back."""
+        return bool(getattr(self.ledger.trace, "complete", self.ledger.trace.clean))
+
     def _leaks(self) -> None:
         for _, block in sorted(self.ledger.blocks.items()):
             if not block.known:
                 continue
             for (seq_id, lblock), since in block.entries.items():
                 self._leaked_entry(block, seq_id, lblock, since)
-            if self.ledger.trace.clean:
+            if self._complete:
                 for lease_id, (_, _, since) in block.leases.items():
                     if not self._over(since):
                         continue
@@ -294,7 +299,7 @@ class Cons(Detector):
     def _leaked_entry(self, block: Block, seq_id: int, lblock: int, since: int) -> None:
         """An entry whose sequence has ended, or that is left from before it was admitted last."""
         sequence = self.ledger.sequences[seq_id]
-        complete = self.ledger.trace.clean or max(sequence.ended, since) < self.ledger.last_step_seq
+        complete = self._complete or max(sequence.ended, since) < self.ledger.last_step_seq
         if not complete or not (sequence.over or since < sequence.began):
             return
         name, who = life(block.id, block.gen), self._names(seq_id)

@@ -1,12 +1,12 @@
-"""Lives, steps and tables: GEN (dead lives), FENCE (steps), INIT (unwritten slots), TABLE (digests), SLOT (bounds)."""
+"""Lives and steps: GEN (dead lives), FENCE (steps), INIT (unwritten slots), SLOT (bounds)."""
 
 from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
-from kvscope.inspector.detectors.records import FREE, QUARANTINED, Block, Row, Sequence, mixed
+from kvscope.inspector.detectors.records import FREE, QUARANTINED, Block, Row, Sequence
 from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.source import Names, life
-from kvscope.traces.schema import Kind, to_signed, unpack_range
+from kvscope.traces.schema import Kind, unpack_range
 
 
 class Gen(Detector):
@@ -173,43 +173,6 @@ class Init(Detector):
             "KV009", row, f"{reader} reads slots [{lo}:{hi}] of {life(block.id, block.gen)}, of which "
             f"{missing.bit_count()} were never written in this life", block, slot_lo=lo, slot_hi=hi, gen=block.gen,
         )  # fmt: skip
-
-
-class Table(Detector):
-    """The table row that the worker used is the one that the events make."""
-
-    name, codes = "TABLE", ("KV018",)
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        self._names = Names(ledger.trace.facts)
-        self._wrong: set[int] = set()
-
-    def on_sched(self, row: Row, block: Block) -> None:
-        detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
-        sequence = self.ledger.sequences.get(row.seq_id)
-        if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
-            return
-        digest, length = detail[0], detail[1]
-        have = max(sequence.slid, 0) + len(sequence.table)
-        if length != have and sequence.table:  # a swapped sequence comes back without the entries that had slid away
-            have = max(sequence.table) + 1
-        made = self._digest(sequence, length, have)
-        if made == digest and length <= have:
-            self._wrong.discard(row.seq_id)
-        elif row.seq_id not in self._wrong:
-            self._wrong.add(row.seq_id)
-            how = (
-                f"{length} blocks, by the events it has {have}" if length != have else f"{length} blocks, not the same"
-            )
-            self.ledger.find("KV018", row, f"the worker's table of {self._names(row.seq_id)} has {how}")
-
-    def _digest(self, sequence: Sequence, length: int, have: int) -> int:
-        """The digest of the first `length` entries."""
-        if length == have:
-            return to_signed(sequence.digest)
-        words = (mixed(b, g, i) for i, (b, g) in sequence.table.items() if i < length)
-        return to_signed(sum(words))
 
 
 class Slot(Detector):

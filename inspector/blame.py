@@ -1,0 +1,94 @@
+"""Which finding made a read wrong: the nearest to it first, then back to the earliest that should have been another.
+
+A count that is lost frees a block early, so it is evicted while it is held, handed out twice and read after its end:
+five findings, one mistake. The mistake is the first of them on the lives of the block that the reader relied on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kvscope.inspector.findings import CheckResult, Finding
+from kvscope.inspector.read_records import Foreign
+from kvscope.inspector.source import Frozen
+from kvscope.traces.schema import Kind
+
+# What takes a block's right content away by itself, so that what is found later on the same block may follow from it:
+# counts, frees, hand-outs, evictions, publications. A write or a read that goes wrong is where it shows.
+_ROOTS = frozenset({"KV003", "KV004", "KV007", "KV011", "KV012", "KV013", "KV014", "KV016", "KV017", "KV020"})
+
+
+class Cause(NamedTuple):
+    """The event that should have been another, and the first finding of each kind that followed from it."""
+
+    finding: Finding
+    followed: tuple[Finding, ...]
+
+
+def cause_of(trace: Frozen, result: CheckResult, foreign: Foreign) -> Cause | None:
+    """The finding behind a foreign read; None where no finding has to do with it."""
+    near = _nearest(trace, result, foreign)
+    if near is None:
+        return None
+    block = foreign.slot // trace.block_size
+    if near.block != block:
+        return Cause(near, ())
+    reader, first = int(trace.events["seq_id"][foreign.row]), _seq(trace, foreign.expected)
+    held, until = _life_held(trace, block, reader, foreign.row), _step_over(trace, foreign.row)
+    here = [f for f in result.findings if f.block == block and f.gen >= held and f.seq <= until and f.code != "KV023"]
+    root = next((f for f in here if f.code in _ROOTS and f.seq < near.seq and f.seq != first), near)
+    followed: dict[str, Finding] = {}
+    for finding in here:
+        if finding.seq > root.seq and finding.code != root.code:
+            followed.setdefault(finding.code, finding)
+    return Cause(root, tuple(followed.values()))
+
+
+def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | None:
+    """The finding at the write that is there, else the last one on that block before the read."""
+    events, block, read = trace.events, foreign.slot // trace.block_size, _seq(trace, foreign.row)
+    reader = int(events["seq_id"][foreign.row])
+    # What a checker saw of another reader is no cause of this read.
+    here = [
+        f for f in result.findings
+        if f.block == block and f.seq <= read and (f.code != "KV023" or f.seq_id == reader)
+    ]  # fmt: skip
+    right = _seq(trace, foreign.expected)  # the write that should be there
+    over = _step_over(trace, foreign.row)
+    there = [f for f in result.findings if f.seq <= over and f.code != "KV023"]
+    known = foreign.found >= 0
+    writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
+    for chosen in (
+        [f for f in here if known and f.seq == _seq(trace, foreign.found)],
+        [f for f in here if f.seq < read and f.seq != right][-1:],
+        [f for f in here if f.seq != right][-1:],
+        [f for f in there if (f.seq_id, f.step) == writer],  # it wrote elsewhere than its table says
+        [f for f in there if f.seq_id == reader],
+        here[-1:],
+        there[:1],
+        [f for f in result.findings if f.block == block and f.seq <= over],
+    ):
+        if chosen:
+            return chosen[0]
+    return None
+
+
+def _life_held(trace: Frozen, block: int, reader: int, row: int) -> int:
+    """The life of the block that stands in the reader's table: what became of earlier ones is no matter of its."""
+    before = trace.events[:row]
+    entered = np.isin(before["kind"], (Kind.ALLOC, Kind.SHARE, Kind.HIT)) & (before["seq_id"] == reader)
+    rows = np.flatnonzero(entered & (before["block"] == block))
+    return int(before["gen"][rows[-1]]) if len(rows) else -1
+
+
+def _step_over(trace: Frozen, row: int) -> int:
+    """The event that ends the step of a SCHED row; itself where the trace ends before."""
+    ends = np.flatnonzero(trace.events["kind"][row:] == Kind.STEP_END)
+    return _seq(trace, row + int(ends[0])) if len(ends) else _seq(trace, row)
+
+
+def _seq(trace: Frozen, row: int) -> int:
+    """The number of a row, -1 for none."""
+    return int(trace.seqs[row]) if row >= 0 else -1

@@ -1,0 +1,88 @@
+"""TABLE: the digest of the table row that the worker used, against the table that the events make."""
+
+from __future__ import annotations
+
+from kvscope.inspector.detectors.base import Detector
+from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixed
+from kvscope.inspector.detectors.replay import Ledger
+from kvscope.inspector.source import Names, joined, life
+from kvscope.traces.schema import Kind, to_signed
+
+_MOST_TRIED = 200_000  # entries times lives that are tried to find the one that differs
+_SHOWN = 12  # entries of a table that are listed
+
+
+class Table(Detector):
+    """The table row that the worker used is the one that the events make."""
+
+    name, codes = "TABLE", ("KV018",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
+        self._wrong: set[int] = set()
+
+    def on_sched(self, row: Row, block: Block) -> None:
+        detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
+        sequence = self.ledger.sequences.get(row.seq_id)
+        if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
+            return
+        digest, length = detail[0], detail[1]
+        have = max(sequence.slid, 0) + len(sequence.table)
+        if length != have and sequence.table:  # a swapped sequence comes back without the entries that had slid away
+            have = max(sequence.table) + 1
+        made = self._digest(sequence, length, have)
+        if made == digest and length <= have:
+            self._wrong.discard(row.seq_id)
+        elif row.seq_id not in self._wrong:
+            self._wrong.add(row.seq_id)
+            how = (
+                f"{length} blocks, by the events it has {have}" if length != have else f"{length} blocks, not the same"
+            )
+            which = self._which(sequence, length, have, digest, made)
+            self.ledger.find("KV018", row, f"the worker's table of {self._names(row.seq_id)} has {how}: {which}")
+
+    def _which(self, sequence: Sequence, length: int, have: int, digest: int, made: int) -> str:
+        """The entry that differs, found again from the digests where it is a single one."""
+        table, size = sequence.table, max(length, have)
+        own = table if length == have else {i: table[i] for i in range(min(length, have)) if i in table}
+        if length < have:
+            last = ", ".join(f"block {i} {life(*table[i])}" for i in range(length, have) if i in table)
+            return f"it ends before {last}" if made == digest else self._by_events(table, size)
+        odd = range(have, length) if length > have else range(have)
+        lives = self._lives()
+        if len(odd) * len(lives) > _MOST_TRIED or (length > have and len(odd) > 1):
+            return self._by_events(table, size)
+        diff = digest - (made if length == have else to_signed(sequence.digest))
+        for lblock in odd:
+            wanted = (diff + (mixed(*own[lblock], lblock) if lblock in own else 0)) & WORD
+            found = next((each for each in lives if mixed(*each, lblock) == wanted), None)
+            if found is not None:
+                by_events = f", {life(*own[lblock])} by the events" if lblock in own else ", none by the events"
+                return f"its block {lblock} is {life(*found)}{self._state(found)} for the worker{by_events}"
+        return self._by_events(table, size)
+
+    def _lives(self) -> list[tuple[int, int]]:
+        """Every life of every block so far, the latest of each first."""
+        return [(b.id, gen) for b in list(self.ledger.blocks.values()) if b.id >= 0 for gen in range(b.gen, 0, -1)]
+
+    def _state(self, entry: tuple[int, int]) -> str:
+        """What that life is now, in brackets; a life that goes on and is held says by whom."""
+        block = self.ledger.blocks[entry[0]]
+        if entry[1] < block.gen:
+            return f" (a life that is over: it is {life(block.id, block.gen)} by now)"
+        held = joined(self._names(s) for s in block.holders)
+        return f" (held by {held})" if held else " (held by nobody)"
+
+    @staticmethod
+    def _by_events(table: dict[int, tuple[int, int]], size: int) -> str:
+        known = [f"{life(*table[i])}" for i in range(size) if i in table]
+        shown = known if len(known) <= _SHOWN else [*known[: _SHOWN - 1], f"... {known[-1]}"]
+        return f"more than one entry differs; by the events it is {' '.join(shown)}"
+
+    def _digest(self, sequence: Sequence, length: int, have: int) -> int:
+        """The digest of the first `length` entries."""
+        if length == have:
+            return to_signed(sequence.digest)
+        words = (mixed(b, g, i) for i, (b, g) in sequence.table.items() if i < length)
+        return to_signed(sum(words))

@@ -1,0 +1,76 @@
+"""What the comparison of reads keeps: a foreign read, what damage reached a sequence, where each position lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvscope.inspector.source import IntArray
+
+NEVER = -1  # no write: nothing was written here, as far as the trace tells
+OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
+UNKNOWN = -3  # which write it is, or should be, lies in a part of the trace that is missing: nothing can be said
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The first position of a step that held another write than its sequence counts on. Rows, not seqs."""
+
+    row: int  # of the SCHED event
+    position: int
+    slot: int  # physical slot over the whole pool
+    found: int  # row of the WRITE whose bytes are there, or NEVER
+    expected: int  # row of the WRITE that should be there, NEVER or OTHER_PREFIX
+    count: int  # positions of the step that are wrong
+
+
+@dataclass(slots=True)
+class Damage:
+    """What reached one sequence."""
+
+    seq_id: int
+    first: Foreign | None = None  # the first step that read foreign KV itself
+    first_row: int = -1  # the first tainted step, whether by itself or through another sequence's tainted KV
+    through: int = -1  # the sequence whose tainted KV came first, -1 where the first one is its own reading
+    steps: list[int] = field(default_factory=list)  # rows of all tainted SCHED events
+    read: dict[int, Foreign] = field(default_factory=dict)  # of these, the ones that read foreign KV themselves
+    handed: dict[int, int] = field(default_factory=dict)  # tainted SCHED row -> whose tainted KV it read first
+
+
+@dataclass
+class Reads:
+    """The reads of a whole trace."""
+
+    damage: dict[int, Damage]  # by sequence, only the damaged
+    steps: dict[int, int]  # steps by sequence
+    slots: int  # slots that were compared
+    lost: bool  # whether events are missing, and only what is known after them was compared
+
+    def of(self, seq_ids: list[int]) -> list[Damage]:
+        """The damage of these sequences, earliest first."""
+        return sorted((self.damage[s] for s in seq_ids if s in self.damage), key=lambda d: d.first_row)
+
+
+class Table:
+    """One sequence: where each position lies, and which write it counts on there."""
+
+    def __init__(self, counts_on: int = NEVER) -> None:
+        self.slots: IntArray = np.full(64, -1, dtype=np.int64)
+        self.counts_on: IntArray = np.full(64, counts_on, dtype=np.int64)
+        self._counts_on = counts_on  # where nothing was said
+
+    def reserve(self, end: int) -> None:
+        if end > len(self.slots):
+            more = max(end, 2 * len(self.slots)) - len(self.slots)
+            self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
+            self.counts_on = np.concatenate([self.counts_on, np.full(more, self._counts_on, dtype=np.int64)])
+
+
+@dataclass(slots=True)
+class Early:
+    """A block that was published with slots that its publisher had yet to write, and who has hit it since."""
+
+    seq_id: int
+    lblock: int
+    hits: list[tuple[Table, slice]] = field(default_factory=list)
