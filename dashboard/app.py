@@ -1,9 +1,10 @@
-"""The dashboard's entry script: navigation, sidebar and the time bar of every page. Run by `launch.command`."""
+"""The dashboard's script: navigation, sidebar and the time bar of every page. Run by `dashboard/server.py`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from kvscope.dashboard import attached, fragments, markup, opened, sidebar, timebar
 from kvscope.dashboard import place as places
+from kvscope.dashboard.pages import PAGES, PATHS, TIMELESS
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
 from kvscope.dashboard.views import (
     biography,
@@ -34,24 +36,11 @@ from kvscope.errors import KVScopeError
 
 log = logging.getLogger(__name__)
 
-PAGES: tuple[tuple[str, str, str, ModuleType], ...] = (
-    ("overview", "Overview", ":material/monitoring:", overview),
-    ("live", "Live and replay", ":material/play_circle:", replay),
-    ("blocks", "Block map", ":material/grid_view:", blocks),
-    ("biography", "Block biography", ":material/history:", biography),
-    ("requests", "Requests", ":material/view_timeline:", requests),
-    ("waste", "Waste", ":material/data_usage:", waste),
-    ("sharing", "Sharing", ":material/account_tree:", sharing),
-    ("events", "Events", ":material/list:", events),
-    ("findings", "Findings", ":material/bug_report:", findings),
-    ("compare", "Compare", ":material/compare_arrows:", compare),
-    ("whatif", "What if", ":material/tune:", whatif),
-    ("doctor", "Doctor", ":material/stethoscope:", doctor),
-    ("runs", "Property runs", ":material/science:", runs),
-    ("overhead", "Recording overhead", ":material/speed:", overhead),
-)
-
-TIMELESS = ("compare", "whatif", "doctor", "runs", "overhead")  # they speak of a whole run: no event is chosen there
+VIEWS: dict[str, ModuleType] = {
+    "overview": overview, "live": replay, "blocks": blocks, "biography": biography, "requests": requests,
+    "waste": waste, "sharing": sharing, "events": events, "findings": findings, "compare": compare,
+    "whatif": whatif, "doctor": doctor, "runs": runs, "overhead": overhead,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -60,11 +49,12 @@ def main() -> None:
     st.html(markup.STYLE)
     st.logo(markup.logo([BLUE] * 4 + [ORANGE] + [BLUE] * 2 + [SKY] * 2), size="large")
     begun = opened.start()
-    pages = {key: st.Page(_page(module), title=title, icon=icon, url_path=key, default=key == "overview")
-             for key, title, icon, module in PAGES}  # fmt: skip
+    pages = {path: st.Page(_page(VIEWS[path]), title=title, icon=icon, url_path=path, default=path == PATHS[0])
+             for path, title, icon in PAGES}  # fmt: skip
     if (wanted := st.session_state.pop("wanted", None)) is not None:
         st.switch_page(pages[wanted], query_params=places.link(begun.traces))
-    chosen = st.navigation(list(pages.values()), expanded=True)
+    chosen = st.navigation(list(pages.values()), position="hidden")
+    links = st.sidebar.container(key="pages", gap=None)
     fragments.leave_behind(chosen.url_path)
     places.adopt_url()
     _follow_page_link(pages, begun)
@@ -73,16 +63,20 @@ def main() -> None:
         if not begun.traces and opened.results().runs:  # property runs alone: no other page has anything to show
             if chosen.url_path != "runs":
                 st.switch_page(pages["runs"])
+            sidebar.links(links, chosen, pages, lambda path: {})
             runs.render(None, None)
             return
         name, path = opened.find(st.session_state.get("trace"), begun.traces)
         if attached.waits(begun, path):
+            sidebar.links(links, chosen, pages, lambda path: {})
             return
         st.session_state["view"] = view = opened.open_view(name, path, st.session_state.get("seq"))
         _live_first(view, pages, chosen)
         playing = chosen.url_path == "live" and replay.playing(view, begun.seq)
         st.session_state["place"] = place = places.place_in(view, begun)
         beside = True
+        place_on = partial(_place_on, view=view, begun=begun, moving=playing)
+        sidebar.links(links, chosen, pages, place_on)
         sidebar.show(view, begun.traces)
         if not path.exists():
             st.warning(f"{markup.plain(path.name)} is gone from the disk: shown is what was read of it before.",
@@ -92,15 +86,22 @@ def main() -> None:
             with bar:
                 timebar.show(view, place, following=playing)
         chosen.run()
-        places.publish_url(view, place, begun.traces, moving=playing)
+        places.publish_url(place_on(chosen.url_path))
     except KVScopeError as error:
         if not beside:
+            sidebar.links(links, chosen, pages, lambda path: {})
             sidebar.show_choice(begun.traces)
         st.error(markup.plain(str(error)), icon=":material/error:")
     except Exception as error:
         log.exception("a page failed")
         st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",
                  icon=":material/error:")  # fmt: skip
+
+
+def _place_on(path: str, *, view: opened.TraceView, begun: opened.Start, moving: bool) -> dict[str, str]:
+    """The link's parameters on a page."""
+    other = compare.other_of(view, begun.traces) if path == "compare" else None
+    return places.link(begun.traces, view.name, moving=moving, other=other)
 
 
 def _live_first(view: opened.TraceView, pages: dict[str, Any], chosen: Any) -> None:
@@ -141,7 +142,7 @@ def _follow_page_link(pages: dict[str, Any], begun: opened.Start) -> None:
     wanted = st.query_params.get("page")
     if wanted is None:
         return
-    if wanted in pages:
+    if wanted in pages and not places.stepped_back():
         st.switch_page(pages[wanted], query_params=places.link(begun.traces))
     del st.query_params["page"]
 

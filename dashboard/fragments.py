@@ -18,10 +18,19 @@ def leave_behind(page: str) -> None:
     Args:
         page: path of the page that this run draws.
     """
-    before = st.session_state.get("page_drawn")
-    st.session_state["page_drawn"] = page
+    state = st.session_state
+    before = state.get("page_drawn")
+    state["page_drawn"] = page
+    again = state.pop("begun_again", False)
+    state["stepped_back"] = again and state.get("stepped_back", False)
     context = get_script_run_ctx()
     if before is None or before == page or context is None:
         return
     context.fragment_storage.clear()
+    state["begun_again"], state["stepped_back"] = True, history_asked()  # the run that follows would not know it
     st.rerun()
+
+
+def history_asked() -> bool:
+    """Whether the browser asked for this run because of its Back or Forward."""
+    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))

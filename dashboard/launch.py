@@ -22,7 +22,8 @@ from kvscope.inspector.link import DEFAULT_PORT, url
 
 log = logging.getLogger(__name__)
 
-APP = Path(__file__).resolve().parent / "app.py"
+APP = Path(__file__).resolve().parent / "app.py"  # the script of every page, run by the server
+SERVER = APP.with_name("server.py")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -61,7 +62,7 @@ def command(
         # A full collection after every run, refreshes included, takes longer than the refresh: Python's own will do.
         "runner.postScriptGC": "false",
     }
-    argv = [sys.executable, "-m", "streamlit", "run", str(APP)]
+    argv = [sys.executable, "-m", "streamlit", "run", str(SERVER)]
     argv += [f"--{name}={value}" for name, value in flags.items()]
     argv.append("--")
     for server in servers:

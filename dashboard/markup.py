@@ -10,8 +10,9 @@ from kvscope.dashboard.palette import SEQUENCES, ink_on
 STYLE = """<style>
 .stMainBlockContainer { padding: 1.8rem 2.2rem 3rem; max-width: 1760px; }
 [data-testid="stSidebarHeader"] { padding-bottom: 0; margin-bottom: 0; height: 3.4rem; }
-[data-testid="stSidebarNavLink"] { padding-top: 0.05rem; padding-bottom: 0.05rem; margin-top: 0; margin-bottom: 0; }
-[data-testid="stSidebarNavItems"] li { margin: 0; }
+.kv-here { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+.st-key-pages [data-testid="stElementContainer"] { margin: 0; }
+.st-key-pages a { padding-top: 0; padding-bottom: 0; margin: 0; }
 [data-testid="stElementContainer"]:has(.kv-pill) { margin-bottom: -1rem; }
 .st-key-timebar { padding: 0.55rem 0.9rem 0.6rem; }
 .st-key-timebar [data-testid="stVerticalBlock"] { gap: 0.4rem; }
@@ -94,6 +95,11 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
 def pill(kind: str, said: str) -> str:
     """A state in a few words with a dot before it; `kind` is `live`, `gone` or `still`."""
     return f'<div class="kv-pill {kind}" role="status"><i></i><span>{escape(said)}</span></div>'
+
+
+def here(title: str) -> str:
+    """The page's name for a screen reader, told when it changes."""
+    return f'<span class="kv-here" role="status">{escape(title)}</span>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from kvscope.dashboard import fragments
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
 from kvscope.dashboard.opened import Start, TraceView
 
@@ -33,36 +33,34 @@ def adopt_url() -> None:
     """Take over what the URL says and this session has not written itself: an opened link, or Back.
 
     A browser sends the address it knows: after a quick move that can still be the one before. So a run that moves
-    takes nothing over, and neither does any run a value that was replaced only just now.
+    takes nothing over, and neither does any run a value that was replaced only just now; unless the visitor goes back,
+    who means the address as it is, with what it leaves out.
     """
     state = st.session_state
     state["adopted"] = adopted = set()
-    if state.pop("moved", False):
+    back = stepped_back()
+    if state.pop("moved", False) and not back:
         return
     written: dict[str, str] = state.setdefault("written", {})
     replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
     for name in ("trace", "other", "seq", "block"):
         value = st.query_params.get(name)
+        if value is None and back and name in written and len(st.query_params) and name != "other":
+            state[name] = None
+            del written[name]
         if value is None or value == written.get(name):
             continue
-        if time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
+        if not back and time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
             continue
         state[name] = value if name in ("trace", "other") else _number(value)
         written[name] = value
         adopted.add(name)
 
 
-def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, moving: bool = False) -> None:
-    """Make the URL say where this session is (the page is in its path); what is not chosen is left out.
-
-    Args:
-        moving: the page plays: it stands at no event.
-    """
+def publish_url(wanted: dict[str, str]) -> None:
+    """Make the URL say where this session is, what `link` gives; the page is in its path."""
     if stepped_back() and not st.query_params.to_dict():
         return  # an entry that came before its place was known: one more would stand in the way of going on back
-    wanted = link(traces, view.name)
-    if moving or place.seq < 0:
-        wanted.pop("seq", None)
     state, now = st.session_state, time.monotonic()
     gone = {item: now for item in state.get("written", {}).items() if item not in wanted.items()}
     recent = {item: t for item, t in state.get("replaced", {}).items() if now - t < STALE_S}
@@ -72,23 +70,33 @@ def publish_url(view: TraceView, place: Place, traces: dict[str, Path], *, movin
         st.query_params.from_dict(wanted)
 
 
-def link(traces: dict[str, Path], trace: str | None = None) -> dict[str, str]:
-    """The parameters that reproduce the session's place; `trace`: the one that is shown, where it is known."""
+def link(
+    traces: dict[str, Path], trace: str | None = None, *, moving: bool = False, other: str | None = None
+) -> dict[str, str]:
+    """The parameters that reproduce the session's place; what is not chosen is left out.
+
+    Args:
+        trace: the one that is shown, where it is known.
+        moving: the page plays: it stands at no event.
+        other: the trace beside it, on the page that compares.
+    """
     state = st.session_state
     wanted = {
         "seq": state.get("seq"),
         "trace": trace or state.get("trace") or state.get("place_of"),
-        "other": state.get("other"),
+        "other": other,
     }
     if len(traces) < 2:
         wanted["trace"] = None
+    if moving or (state.get("seq") or 0) < 0:
+        wanted["seq"] = None
     wanted["block"] = state.get("block") if (state.get("block") or 0) >= 0 else None
     return {name: str(value) for name, value in wanted.items() if value not in (None, "")}
 
 
 def stepped_back() -> bool:
-    """Whether this run answers the browser's Back or Forward (known from Streamlit 1.60 or so on)."""
-    return bool(getattr(get_script_run_ctx(), "is_history_navigation", False))
+    """Whether this run answers the browser's Back or Forward (Streamlit says so from 1.60 or so on)."""
+    return st.session_state.get("stepped_back", False) or fragments.history_asked()
 
 
 def place_in(view: TraceView, begun: Start) -> Place:

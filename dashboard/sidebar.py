@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -16,6 +18,17 @@ from kvscope.inspector.spans import model_facts
 
 MAX_WARNINGS = 5
 STEPS_AMONG = 1 << 14  # events at the end, among which the last step is looked for
+
+
+def links(room: Any, chosen: Any, pages: dict[str, Any], place_on: Callable[[str], dict[str, str]]) -> None:
+    """The pages' links, each with the place in it (`place_on` a path); a screen reader hears which one was `chosen`.
+
+    Streamlit's own navigation leaves the place out of its links; the page would then write it into the address: a
+    second entry for the browser's Back.
+    """
+    room.html(markup.here(chosen.title))
+    for path, page in pages.items():
+        room.page_link(page, query_params=place_on(path), width="stretch")
 
 
 def show(view: TraceView, traces: dict[str, Path]) -> None:

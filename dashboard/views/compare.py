@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,7 +15,7 @@ from kvscope.dashboard import figures, markup, opened, plots
 from kvscope.dashboard.answers import measured
 from kvscope.dashboard.numbers import ABSENT, bytes_text, duration_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.place import Place
+from kvscope.dashboard.place import Place, move
 from kvscope.inspector.compare import Change, Comparison, compare
 
 _BETTER = {True: "better", False: "worse", None: ""}
@@ -22,13 +26,16 @@ _HEAD = ("held_slots_peak", "utilization", "tail_waste", "prefix_hit_rate", "pre
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     traces = opened.start().traces
-    others = [name for name in traces if name != view.name]
-    if not others:
+    wanted = other_of(view, traces)
+    if wanted is None:
         st.info("There is one trace only: start with a folder of traces, `kvscope dashboard FOLDER`.")
         return
-    wanted = st.session_state.get("other")
-    st.session_state["other_box"] = wanted if wanted in others else _partner(view, others)
-    name = st.selectbox(f"Compare {markup.plain(view.name)} with", others, key="other_box", on_change=_take, width=360)
+    st.session_state["other_box"] = st.session_state["other"] = wanted
+    others = [name for name in traces if name != view.name]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        said = f"Compare {markup.plain(view.name)} with"
+        name = st.selectbox(said, others, key="other_box", on_change=_take, width=360)
+        _telling_pair(view.name, name, traces)
     st.session_state["other"] = name
     other = opened.open_view(name, traces[name])
     if not len(other.events):
@@ -45,10 +52,34 @@ def render(view: TraceView, place: Place) -> None:
     st.dataframe(_table(found, view.name, name), hide_index=True, key="changes", height=420)
 
 
-def _partner(view: TraceView, others: list[str]) -> str:
-    """The run that this one's own words name (`paged`, of the samples), else the first one."""
+def other_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
+    """The trace beside which this one is looked at: the chosen one, else its partner, never itself.
+
+    A partner is what the run's own words name (`paged`, of the samples), else the one with the most similar name:
+    `load-16` of `load-32`, `after` where there are but two.
+    """
+    others = [name for name in traces if name != view.name]
+    chosen = st.session_state.get("other")
+    if chosen in others or not others:
+        return chosen if others else None
     point = " ".join(str(f.get("point", "")) for f in view.facts if f.get("type") == "run")
-    return next((name for name in others if f"`{name}`" in point), others[0])
+    return next((name for name in others if f"`{name}`" in point), max(others, key=partial(_alike, view.name)))
+
+
+def _alike(a: str, b: str) -> int:
+    """How many letters two names begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def _telling_pair(a: str, b: str, traces: Mapping[str, Path]) -> None:
+    """Two runs that are worth a look, where this is another pair: one that reserves, and one in blocks."""
+    pair = [next((name for name in traces if word in name), None) for word in ("reserved", "paged")]
+    if None in pair or len(set(pair)) < 2 or set(pair) == {a, b}:
+        return
+    if st.button(f"Reserved beside paged: {pair[0]}, {pair[1]}", key="pair", icon=":material/compare_arrows:"):
+        st.session_state["other"] = pair[1]
+        move(trace=pair[0])
+        st.rerun()
 
 
 def _take() -> None:

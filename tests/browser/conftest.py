@@ -81,9 +81,7 @@ class Watched:
         page.on("request", self._request)
 
     def _console(self, message: Any) -> None:
-        # On a link with a page in its path Streamlit first asks below that path whether its server is there.
-        probe = "/_stcore/" in message.location["url"] and "404" in message.text
-        if message.type == "error" and not probe:
+        if message.type == "error":
             self.complaints.append(f"console: {message.text} ({message.location['url']})")
 
     def _request(self, request: Any) -> None:
@@ -100,8 +98,17 @@ class Watched:
     def turn_to(self, title: str, path: str) -> None:
         """Go to another page by the sidebar, as a visitor does, and wait until it has settled."""
         self.page.get_by_role("link", name=title, exact=True).click()
-        self.page.wait_for_url(f"**/{path}**")
-        self.page.wait_for_selector(f"[data-testid=stSidebarNavLink][aria-current=page]:has-text('{title}')")
+        self.on(title, path)
+
+    def back(self, title: str, path: str) -> None:
+        """One press of the browser's Back, which leads to that page."""
+        self.page.go_back()
+        self.on(title, path)
+
+    def on(self, title: str, path: str) -> None:
+        """Wait until this page is the one that stands there, and has settled."""
+        self.page.wait_for_function("path => location.pathname === path", arg=f"/{path}")
+        expect(self.page.locator(".kv-here")).to_have_text(title)
         self.settle()
 
     def settle(self) -> None:

@@ -151,18 +151,28 @@ def test_block_can_be_picked_with_the_keyboard(watched: Any, toy_traces: dict[st
     expect(watched.page.locator(".kv-head b")).to_contain_text(f"b{2 + 1 + columns}")
 
 
-def test_findings_lead_to_the_event(watched: Any, toy_traces: dict[str, Path]) -> None:
+def test_findings_lead_to_the_event_and_back_to_the_pages_before(watched: Any, toy_traces: dict[str, Path]) -> None:
+    """Back takes one press for each page, whichever way led there, and shows each at its own place."""
     first = check(open_trace(toy_traces["missing-copy"])).findings[0]
-    watched.open()
-    watched.page.get_by_role("link", name="Findings").click()
+    watched.open(seq=first.seq, block=first.block)
+    watched.turn_to("Findings", "findings")
     expect(watched.page.locator("[data-testid=stCode]").first).to_contain_text(first.code)
-    watched.settle()
     watched.shot("findings")
     watched.page.locator(".st-key-jump_0 button:visible").click()
     watched.page.wait_for_url("**/blocks**")
     watched.map_at(first.seq)
     watched.at(seq=first.seq, block=first.block)
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
+    watched.turn_to("Compare", "compare")
+    watched.at(other="clean")
+    watched.turn_to("Sharing", "sharing")
+    watched.back("Compare", "compare")
+    watched.back("Block map", "blocks")
+    watched.at(seq=first.seq, block=first.block)
+    watched.map_at(first.seq)
+    watched.back("Findings", "findings")
+    watched.back("Overview", "")
+    watched.at(seq=first.seq, block=first.block)
 
 
 def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, shown: Path) -> None:
@@ -241,7 +251,9 @@ def test_a_page_is_saved_as_one_file(watched: Any, toy_traces: dict[str, Path], 
 def test_a_link_reproduces_the_view(watched: Any) -> None:
     watched.open(page="biography", trace="clean", seq=700, block=3)
     link, said = watched.page.url, watched.page.locator(".kv-head").inner_text()
-    watched.page.goto("about:blank")
+    assert "/biography?" in link
+    watched.page.go_back()  # one entry: the link that names the page in words is no place of its own
+    watched.page.wait_for_url("about:blank")
     watched.page.goto(link)
     watched.page.wait_for_selector(".kv-head")
     watched.settle()

@@ -646,6 +646,17 @@ class TestSamples:
         assert _link(app, "other") == "paged"
         assert "Utilization" in _html(app)
 
+    def test_each_has_a_partner_that_is_not_itself_and_the_telling_pair_is_a_click_away(self, open_app: Open) -> None:
+        paths = [SAMPLES / f"{name}.kvpack" for name in ("healthy", "paged", "reserved")]
+        app = open_app(*paths, trace="paged", other="paged", page="compare")
+        assert _link(app, "other") == "reserved"
+        assert not [b for b in app.button if b.key == "pair"]
+        app = open_app(*paths, page="compare")
+        assert _link(app, "other") != "healthy"
+        app.button(key="pair").click().run()
+        assert not app.exception
+        assert (_link(app, "trace"), _link(app, "other")) == ("reserved", "paged")
+
     def test_are_made_by_a_command(self, tmp_path: Path) -> None:
         from kvscope.inspector.gallery import make, named
 

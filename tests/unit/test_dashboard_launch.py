@@ -25,7 +25,7 @@ def test_command_listens_on_loopback_alone_and_phones_nobody() -> None:
         assert flag in flags
     assert script == ["--trace", str(Path("a.kvtrace").resolve()), "--trace", str(Path("b.kvtrace").resolve()),
                       "--seq", "7", "--block", "3"]  # fmt: skip
-    assert Path(argv[4]).name == "app.py"
+    assert Path(argv[4]) == launch.SERVER
     assert Path(argv[4]).exists()
 
 
