@@ -61,10 +61,141 @@ KNOWN: dict[str, str] = {
         "-> return seq_id.astype(np.uint64) << np.uint64(32) ^ lblock.astype(np.uint64)"
     ): "of rows that are looked at the logical block is below 2**32: no bit is in both",
     "inspector/screen/plain.py: has = end > index -> has = end != index": "no piece ends in front of its beginning",
+    (
+        "engine/block_life.py: while self.users and self.users[0][0] <= completed_step: "
+        "-> while self.users and self.users[0][0] == completed_step:"
+    ): "steps end one by one, in the order they began: the oldest open one is the one that ends",
+    (
+        "engine/block_life.py: while self.users and self.users[0][0] <= completed_step: "
+        "-> while self.users and self.users[ -1][0] <= completed_step:"
+    ): "a step that has ended keeps its users for a while: its number fences nothing any more",
+    "engine/free_list.py: if len(self.behind) >= AHEAD: -> if len(self.behind) > AHEAD:": (
+        "one more id lies in the list before all go into the ring"
+    ),
+    "engine/free_list.py: room = self._capacity - start -> room = self._capacity % start": (
+        "the ring overflows in its second half only, and there both are the same"
+    ),
+    "engine/pool.py: _HANDED_OUT = ENTRY | WRITING * STATE -> _HANDED_OUT = ENTRY ^ WRITING * STATE": (
+        "no bit is in both"
+    ),
+    (
+        "engine/pool.py: "
+        "if before > 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step: "
+        "-> if before != 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step:"
+    ): "whoever gets here held an entry: there was at least one reference",
+    (
+        "engine/pool.py: fill: Ints = low & FILL_MASK if low == high else words & FILL_MASK "
+        "-> fill: Ints = low & FILL_MASK if low >= high else words & FILL_MASK"
+    ): "the least is never above the greatest",
+    (
+        "engine/pool.py: plain = unheld & (words < _PLAIN_END - ENTRY) "
+        "-> plain = unheld & (words == _PLAIN_END - ENTRY)"
+    ): "what is not freed as arrays is freed one by one, with the same rows",
+    (
+        "engine/prefix.py: for parent, block in zip(front, numbers, strict=True): "
+        "-> for parent, block in zip(front, numbers, strict=False):"
+    ): "both are made of the same blocks, and as long",
+    (
+        "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens "
+        "-> self._width = 0 + 4 * block_size  # of packed tokens"
+    ): "the first entry widens it",
+    (
+        "engine/prefix_store.py: size = 1 + (4 if self._tokens[at] == NARROW else 8) * self.block_size "
+        "-> size = 1 | (4 if self._tokens[at] == NARROW else 8) * self.block_size"
+    ): "the product is even",
+    (
+        "engine/table_core.py: "
+        "own = type(self)._write is TableCore._write and type(self)._needs_copy is TableCore._needs_copy "
+        "-> own = type(self)._write == TableCore._write and type(self)._needs_copy is TableCore._needs_copy"
+    ): "functions are equal when they are the same",
+    (
+        'inspector/detectors/ledger.py: host, own = self.ledger.host, fields.get("host_used", -1) '
+        '-> host, own = self.ledger.host, fields.get("host_used", ~1)'
+    ): "any number below 0 says that none is told",
+    (
+        "inspector/detectors/life.py: for lblock in range(start // size, (hi + size - 1) // size): "
+        "-> for lblock in range(start // size, (hi + size + 1) // size):"
+    ): "no slot of the block behind is read: at most what was looked at is looked at again",
+    (
+        "inspector/detectors/passing.py: if not self._lo <= seq < self._hi: "
+        "-> if not self._lo >= seq < self._hi:"
+    ): "read again more often, and the same",
+    (
+        "inspector/detectors/replay.py: self.id_end, self.lost = 2**31, True "
+        "-> self.id_end, self.lost = 2** 32, True"
+    ): "no id is 2**31 or more: the column has 32 bits",
+    (
+        "inspector/detectors/replay.py: self.id_end, self.lost = 2**31, True "
+        "-> self.id_end, self.lost = 3**31, True"
+    ): "no id is 2**31 or more: the column has 32 bits",
+    "inspector/detectors/replay.py: if block.place == QUARANTINED: -> if block.place >= QUARANTINED:": (
+        "of the words only `unplaced` comes behind it, and that is what it becomes"
+    ),
+    (
+        "inspector/detectors/replay.py: block.ref, block.ref_other = row.ref_after, -1 "
+        "-> block.ref, block.ref_other = row.ref_after, - 2"
+    ): "any number below 0 says that there is no other count",
+    (
+        "inspector/detectors/sharing.py: elif found is not None and row.lblock > 0: "
+        "-> elif found is not None and row.lblock != 0:"
+    ): "nothing stands in front of a block that tells no place",
+    (
+        "inspector/screen/blocks.py: (_HIT, published & (place == HELD)), "
+        "-> (_HIT, published & (place <= HELD)),"
+    ): "HELD is the least of the places",
+    (
+        "inspector/screen/blocks.py: sound &= (fill < 0) | (fill >= copied[:, 2]) "
+        "-> sound &= (fill < 0) ^ (fill >= copied[:, 2])"
+    ): "both only where a copy is said to copy less than no slot, and that is suspected where it was decided",
+    (
+        "inspector/screen/columns.py: out = np.full(256, default, dtype=np.int8) "
+        "-> out = np.full( 257, default, dtype=np.int8)"
+    ): "a kind is a byte: the last element is never looked at",
+    (
+        "inspector/screen/entries.py: local = np.full(len(every), -1, dtype=np.int64) "
+        "-> local = np.full(len(every), - 2, dtype=np.int64)"
+    ): "any number below 0 says that an entry is of an earlier chunk",
+    (
+        "inspector/screen/entries.py: if low >= 0 and (int(places.max()) - low).bit_length() + bits < 63: "
+        "-> if low != 0 and (int(places.max()) - low).bit_length() + bits < 63:"
+    ): "the same order, by one way of sorting or the other",
+    "inspector/screen/plain.py: index = (~plain).nonzero()[0] -> index = (~plain).nonzero()[ -1]": (
+        "of an array of one dimension it is a tuple of one"
+    ),
+    (
+        "inspector/screen/screen.py: self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1) "
+        "-> self.sequences.reserve(int(chunk.seq_id.max(initial=- 2)) + 1)"
+    ): "room for none, or for less than none",
+    (
+        "inspector/screen/screen.py: if not asking.any() and len(self._unasked) < _MOST_UNASKED: "
+        "-> if not asking.any() and len(self._unasked) > _MOST_UNASKED:"
+    ): "gone through at once instead of when somebody asks, in the same order",
+    (
+        "inspector/screen/sequences.py: placed = write | copy | arrives | (ENTRY_SIGN.take(kind) != 0) "
+        "-> placed = write | copy | arrives ^ (ENTRY_SIGN.take(kind) != 0)"
+    ): "a row is of one kind: no two are true",
+    "inspector/screen/sequences.py: full = joined == base + size -> full = joined >= base + size": (
+        "no block has more slots written than it has"
+    ),
+    (
+        "inspector/screen/sequences.py: self._behind = given[window & self.pass_of_entries.current[self.rows[given]]] "
+        "-> self._behind = given[window * self.pass_of_entries.current[self.rows[given]]]"
+    ): "the product of truth values is that both are true",
+    "inspector/screen/sequences.py: tail = self.tail_sched >= 0 -> tail = self.tail_sched > 0": (
+        "a tail stands behind the rows that it goes on with: it is not the chunk's first row"
+    ),
+    "inspector/screen/sequences.py: tail = self.tail_sched >= 0 -> tail = self.tail_sched >= 1": (
+        "a tail stands behind the rows that it goes on with: it is not the chunk's first row"
+    ),
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.
 LINES: dict[str, str] = {
+    (
+        "engine/free_list.py: "
+        "return _FIRST_NUMBERS[lo:end] if end <= len(_FIRST_NUMBERS) else np.arange(lo, end, dtype=np.int32)"
+    ): "numbers made in advance or now",
+    "inspector/detectors/passing.py: _PIECE = 1 << 16": "how many are read at once",
     "engine/free_list.py: _FIRST_NUMBERS = np.arange(1 << 13, dtype=np.int32)": (
         "numbers made in advance: a larger pool makes its own"
     ),

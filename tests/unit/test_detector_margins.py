@@ -1,6 +1,6 @@
 """Where each detector draws its line: the smallest history on the wrong side of it, and what is said of it.
 
-One row per line: a name, the rules broken as `code@event`, and the history. An empty string means that the neighbour
+One row per line: a name, the rules broken as `code@event[slots]`, and the history. An empty string means that the neighbour
 on the right side is clean.
 """
 
@@ -20,7 +20,11 @@ NONE: dict[str, Any] = {"ref_before": -1, "ref_after": -1}
 
 
 def found(trace: HandTrace) -> str:
-    return " ".join(f"{finding.code}@{finding.seq}" for finding in check(trace, replay=True).findings)
+    out = []
+    for finding in check(trace, replay=True).findings:
+        slots = f"[{finding.slot_lo}:{finding.slot_hi}]" if finding.slot_lo >= 0 else ""
+        out.append(f"{finding.code}@{finding.seq}{slots}")
+    return " ".join(out)
 
 
 def one() -> HandTrace:
@@ -69,35 +73,35 @@ def shared_then_freed(hi: int) -> HandTrace:
 
 LIVES: list[Case] = [
     ("a dead block beyond what is read", "KV012@5", lambda: shared_then_freed(4)),
-    ("a dead block of which one position is read", "KV012@5 KV002@7", lambda: shared_then_freed(5)),
+    ("a dead block of which one position is read", "KV012@5 KV002@7[0:1]", lambda: shared_then_freed(5)),
     ("a copy that nobody had decided on", "", lambda: one().event(Kind.COPY_DONE, block=0, gen=1, aux=3, fill=0)),
     ("a copy of slots that exist", "", lambda: copied(0, (0, 3))),
-    ("a copy of one slot more", "KV009@3", lambda: copied(0, (0, 4))),
+    ("a copy of one slot more", "KV009@3[3:4]", lambda: copied(0, (0, 4))),
     ("a copy of no slots", "", lambda: copied(0, (3, 3))),
     ("a copy of more slots than there are", "", lambda: copied(0, (0, 5))),
     ("a copy out of block 0, which says no more", "", lambda: copied(0, None)),
-    ("a copy out of block 0 of one slot more, which says no more", "KV009@3", lambda: copied(0, None, fill=4)),
-    ("a copy out of block 1, which says no more", "KV009@3", lambda: copied(1, None, fill=4)),
-    ("a copy of which nothing is told", "KV009@5", lambda: reads(copied(0, None, fill=-1), 2, 1)),
-    ("a copy of slots behind the first, which is read", "KV009@5", lambda: reads(copied(0, (1, 3)), 2, 3)),
+    ("a copy out of block 0 of one slot more, which says no more", "KV009@3[3:4]", lambda: copied(0, None, fill=4)),
+    ("a copy out of block 1, which says no more", "KV009@3[3:4]", lambda: copied(1, None, fill=4)),
+    ("a copy of which nothing is told", "KV009@5[0:1]", lambda: reads(copied(0, None, fill=-1), 2, 1)),
+    ("a copy of slots behind the first, which is read", "KV009@5[0:1]", lambda: reads(copied(0, (1, 3)), 2, 3)),
     ("a copy of all slots that are read", "", lambda: reads(copied(0, (0, 3)), 2, 3)),
     ("a copy that moved all", "", lambda: copied(0, (0, 3)).event(Kind.COPY_DONE, block=3, gen=1, aux=0, fill=3)),
-    ("a copy that moved one less", "KV009@4",
+    ("a copy that moved one less", "KV009@4[2:3]",
      lambda: copied(0, (0, 3)).event(Kind.COPY_DONE, block=3, gen=1, aux=0, fill=2)),
-    ("a copy that moved none", "KV009@4",
+    ("a copy that moved none", "KV009@4[0:3]",
      lambda: copied(0, (0, 3)).event(Kind.COPY_DONE, block=3, gen=1, aux=0, fill=0)),
-    ("a write of no slot", "KV019@5", lambda: one().write(0, 3, 3, seq_id=1)),
+    ("a write of no slot", "KV019@5[3:3]", lambda: one().write(0, 3, 3, seq_id=1)),
     ("a write of the last slot", "", lambda: one().write(0, 3, 4, seq_id=1)),
-    ("a write behind the last slot", "KV019@5", lambda: one().write(0, 3, 5, seq_id=1)),
+    ("a write behind the last slot", "KV019@5[3:5]", lambda: one().write(0, 3, 5, seq_id=1)),
     ("a free that names no life", "", lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0, gen=-1)),
-    ("a free that names no life leaves it free", "KV001@8",
+    ("a free that names no life leaves it free", "KV001@8[3:4]",
      lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0, gen=-1)
      .write(0, 3, 4, seq_id=1, **NONE)),
-    ("a hand-out that names no life begins one", "KV001@9",
+    ("a hand-out that names no life begins one", "KV001@9[0:1]",
      lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0).alloc(0, seq_id=2, gen=-1)
      .write(0, 0, 1, seq_id=2, gen=1)),
-    ("a read of what is not written", "KV009@2", lambda: reads(HandTrace().alloc(0, seq_id=1), 1, 1)),
-    ("a read of one slot too many", "KV009@6", lambda: reads(one(), 1, 4)),
+    ("a read of what is not written", "KV009@2[0:1]", lambda: reads(HandTrace().alloc(0, seq_id=1), 1, 1)),
+    ("a read of one slot too many", "KV009@6[3:4]", lambda: reads(one(), 1, 4)),
     ("a read of what is written", "", lambda: reads(one(), 1, 3)),
     ("a read beyond the table", "", lambda: reads(one().write(0, 3, 4, seq_id=1), 1, 5)),
 ]  # fmt: skip
@@ -239,3 +243,40 @@ LEDGER: list[Case] = [
                                                    for case in (*LIVES, *FENCES, *SHARING, *LEDGER)])  # fmt: skip
 def test_the_line_is_drawn_there(expected: str, history: Callable[[], HandTrace]) -> None:
     assert found(history()) == expected
+
+
+@pytest.mark.parametrize(("slots", "looked_at"), [((0, 3), 6), ((1, 3), 5), ((2, 3), 4), ((3, 3), 3), ((0, 5), 3)])
+def test_slots_of_a_copy_are_looked_at(slots: tuple[int, int], looked_at: int) -> None:
+    assert check(copied(0, slots), replay=True).slots == looked_at
+
+
+PREFIX = "s1 reads its position 1 at b0#1[1], where its own prefix of 2 tokens should lie: "
+BYTES = "the bytes of b0#1 are not those that were written: digest 0x11 instead of 0x10"
+SILENT = ". No event speaks of this change"
+
+
+@pytest.mark.parametrize(("reason", "details", "why"), [
+    (Reason.PROVENANCE, None, PREFIX + "nothing was written there"),
+    (Reason.PROVENANCE, (16,), PREFIX + "nothing was written there"),
+    (Reason.PROVENANCE, (16, 17), PREFIX + "it holds another prefix, written by s-1 in step -1"),
+    (Reason.PROVENANCE, (16, 17, 5), PREFIX + "it holds another prefix, written by s5 in step -1"),
+    (Reason.PROVENANCE, (16, 17, 5, 6), PREFIX + "it holds another prefix, written by s5 in step 6"),
+    (Reason.PROVENANCE, (16, 17, 5, 6, 0), PREFIX + "it holds the prefix of -1 tokens of s0, written by s5 in step 6"),
+    (Reason.PROVENANCE, (16, 17, 5, 6, 7, 8), PREFIX + "it holds the prefix of 8 tokens of s7, "
+     "written by s5 in step 6"),
+    (Reason.CONTENT, (16, 17), BYTES + SILENT),
+    (Reason.CONTENT, (16, 17, 0), BYTES + "; its last write was s0's, step -1" + SILENT),
+    (Reason.CONTENT, (16, 17, 5, 6), BYTES + "; its last write was s5's, step 6" + SILENT),
+])  # fmt: skip
+def test_a_mismatch_says_what_its_checker_has_told(reason: Reason, details: tuple[int, ...] | None, why: str) -> None:
+    trace = one().event(Kind.MISMATCH, reason=reason, block=0, gen=1, seq_id=1, fill=1, aux=1, details=details)
+    assert [finding.why for finding in check(trace).findings] == [why]
+
+
+@pytest.mark.parametrize("reason", [Reason.NONE, Reason.CAPACITY, Reason.TOKEN_BUDGET, Reason.SWAPPED])
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.WAIT, Kind.MISMATCH])
+def test_rows_for_other_reasons_say_nothing(kind: Kind, reason: Reason) -> None:
+    trace = one().event(Kind.SUBMIT, seq_id=9, aux=4)
+    trace.facts.append({"type": "scheduler", "watermark": 0.0})
+    trace.event(kind, seq_id=9, reason=reason, details=(1, 3, 0))
+    assert found(trace) == ""

@@ -101,8 +101,8 @@ def test_how_often_it_looks_if_nobody_says(reaction: str, every: int | None, exp
 
 def test_without_witnesses_the_next_step_ends_the_one_before() -> None:
     online, noting = beside()
-    online.step = -1
     online.emit(Kind.NOTE)
+    online.step = -1  # before the first one
     assert noting.looks == []
     for value in (0, 0, 1):
         online.step = value

@@ -133,3 +133,52 @@ def test_kept_hashes_are_those_of_the_index_and_the_identity_that_ask() -> None:
     here, there, tokens = PrefixIndex(4, key=b"here"), PrefixIndex(4, key=b"there"), Tokens(range(14))
     for index, extras in ((here, ()), (there, ()), (there, ("tenant",)), (here, ("tenant",)), (here, ()), (here, ())):
         assert index.chain(tokens, extras) == index.chain(list(tokens), extras)
+
+
+def test_hashes_that_are_kept_go_on_where_they_end() -> None:
+    index, tokens = PrefixIndex(2, key=b"test"), Tokens([])
+    for count in range(9):
+        assert index.chain(tokens, ()) == index.chain(list(tokens), ())
+        assert index.chain(list(tokens), (), limit=1) == index.chain(list(tokens), ())[:1]
+        assert len(tokens.hashes) == count // 2
+        tokens.append(7 * count)
+
+
+@pytest.mark.parametrize(("highest", "room"), [(3, True), (4, False)])
+def test_an_index_of_unknown_size_has_room_for_what_it_holds(highest: int, room: bool) -> None:
+    index, root = PrefixIndex(2, key=b"test"), PrefixIndex(2, key=b"test").root(())
+    parent = index.child(root, [1, 1])
+    assert index.publish(3, parent, root, [1, 1])  # blocks 0 to 3, from now on
+    content = np.array([[5, 6]], dtype=np.int32).reshape(-1).view("V8")
+    chained, _ = index.children(parent, content.tobytes(), own=False)
+    index.remove(3)
+    digests, parents = np.frombuffer(chained[0], HASH), np.frombuffer(parent, HASH)
+    assert index.publish_alike(np.array([highest]), digests, parents, content) is room
+    assert index.find(chained[0]) == (highest if room else None)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 5), (5, 1)])
+def test_siblings_stand_behind_the_same_block(first: int, second: int) -> None:
+    index = PrefixIndex(2, key=b"test")
+    index.expect(8)
+    root = index.root(())
+    parent = index.child(root, [1, 1])
+    index.publish(0, parent, root, [1, 1])
+    index.track()
+    index.publish(first, index.child(parent, [2, 2]), parent, [2, 2])
+    content = np.array([[3, 3]], dtype=np.int32).reshape(-1).view("V8")
+    chained, _ = index.children(parent, content.tobytes(), own=False)
+    assert index.publish_alike(
+        np.array([second]), np.frombuffer(chained[0], HASH), np.frombuffer(parent, HASH), content
+    )
+    assert index.behind(0) == [1, 5]
+    index.publish(7, index.child(chained[0], [4, 4]), chained[0], [4, 4])
+    assert sorted(index.descendants(0)) == [1, 5, 7]
+    order = index.descendants(0)
+    assert order.index(7) < order.index(second), "each behind those that are found through it"
+    assert index.descendants(second) == [7]
+    assert index.descendants(7) == []
+    index.remove(first)
+    assert index.behind(0) == [second]
+    index.remove(second)
+    assert index.behind(0) == []

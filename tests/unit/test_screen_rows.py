@@ -145,6 +145,17 @@ def test_pieces_end_in_front_of_a_step_where_one_begins_soon(seed: int, monkeypa
     assert all(end - first < 1 << bits for first, end in expected)
 
 
+@pytest.mark.parametrize(("begins", "end"), [(10, 10), (11, 11), (19, 19), (20, 20), (21, 10), (22, 10)])
+def test_a_step_that_begins_just_soon_enough(begins: int, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has less than 2**5 rows, ten of which are kept for what a chunk is."""
+    monkeypatch.setattr(screens, "CHUNK", 10)
+    monkeypatch.setattr(screens, "ROW_BITS", 5)
+    kinds = np.full(60, int(Kind.WRITE), np.uint8)
+    kinds[begins] = int(Kind.STEP_BEGIN)
+    assert next(iter(screens.chunks(kinds))) == (0, end)
+    assert next(iter(screens.chunks(kinds[:30]))) == (0, end if end > 10 or begins == 10 else 30)
+
+
 def test_large_clean_runs_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of sequences, and tables of hundreds of blocks: nothing of it is suspicious, in pieces of any size."""
     sink = MemoryRecorder(num_blocks=1200, block_size=2)
