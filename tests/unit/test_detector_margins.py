@@ -1,7 +1,7 @@
 """Where each detector draws its line: the smallest history on the wrong side of it, and what is said of it.
 
-One row per line: a name, the rules broken as `code@event[slots]`, and the history. An empty string means that the neighbour
-on the right side is clean.
+One row per line: a name, the rules broken as `code@event[slots]`, and the history. Without one, the neighbour on the
+right side is clean.
 """
 
 from __future__ import annotations
