@@ -187,6 +187,27 @@ KNOWN: dict[str, str] = {
     "inspector/screen/sequences.py: tail = self.tail_sched >= 0 -> tail = self.tail_sched >= 1": (
         "a tail stands behind the rows that it goes on with: it is not the chunk's first row"
     ),
+    (
+        "inspector/screen/blocks.py: "
+        "code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + (self.place == QUARANTINED) * 2 "
+        "-> code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + (self.place == QUARANTINED) * 3"
+    ): "what nobody holds is in quarantine whether it is published or not",
+    (
+        "inspector/detectors/records.py: self.ref, self.ref_other, self.last_use, self.unbound_write = 0, -1, -1, -1 "
+        "-> self.ref, self.ref_other, self.last_use, self.unbound_write = 0, - 0, -1, -1"
+    ): "the other count is then what the count is",
+    (
+        "inspector/detectors/replay.py: self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it "
+        "-> self.num_blocks = size_after(trace, -1)  # now; GROW and SHRINK change it"
+    ): "no row stands in front of the first one",
+    (
+        "inspector/detectors/replay.py: sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size) "
+        "-> sequence.checked_to = min(sequence.checked_to, row.lblock // self.block_size)"
+    ): "never more, and what lies below is looked at again",
+    (
+        "inspector/detectors/replay.py: sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size) "
+        "-> sequence.checked_to = min(sequence.checked_to, row.lblock - self.block_size)"
+    ): "never more, and what lies below is looked at again",
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.

@@ -71,6 +71,15 @@ def shared_then_freed(hi: int) -> HandTrace:
     return reads(trace.free(1), 1, hi)
 
 
+def third_anew() -> HandTrace:
+    """Sequence 1 has read its three blocks, and has another one in the place of the third (events 0 to 12)."""
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1)
+    for block in (0, 1, 2):
+        trace.alloc(block, seq_id=1, lblock=block).write(block, 0, 4, seq_id=1, lblock=block)
+    reads(trace, 1, 12).end().event(Kind.TRUNCATE, seq_id=1, aux=8)
+    return trace.release(2, seq_id=1, lblock=2).free(2).alloc(3, seq_id=1, lblock=2)
+
+
 LIVES: list[Case] = [
     ("a dead block beyond what is read", "KV012@5", lambda: shared_then_freed(4)),
     ("a dead block of which one position is read", "KV012@5 KV002@7[0:1]", lambda: shared_then_freed(5)),
@@ -100,6 +109,9 @@ LIVES: list[Case] = [
     ("a hand-out that names no life begins one", "KV001@9[0:1]",
      lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0).alloc(0, seq_id=2, gen=-1)
      .write(0, 0, 1, seq_id=2, gen=1)),
+    ("a write that names no life", "", lambda: one().write(0, 3, 4, seq_id=1, gen=-1)),
+    ("a read of a third block that is another one by now", "KV009@15[0:4]", lambda: reads(third_anew(), 1, 12)),
+    ("a read up to there", "", lambda: reads(third_anew(), 1, 8)),
     ("a read of what is not written", "KV009@2[0:1]", lambda: reads(HandTrace().alloc(0, seq_id=1), 1, 1)),
     ("a read of one slot too many", "KV009@6[3:4]", lambda: reads(one(), 1, 4)),
     ("a read of what is written", "", lambda: reads(one(), 1, 3)),
@@ -144,6 +156,12 @@ FENCES: list[Case] = [
      lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0).quarantine(0, gen=0)),
     ("freed as an earlier life under a lease", "KV003@6",
      lambda: one().lease(0, 1, 0, 3).free(0, gen=0)),
+    ("quarantined as an earlier life, and handed out", "KV003@8",
+     lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0).quarantine(0, gen=0).alloc(0, seq_id=2)),
+    ("freed as an earlier life under a lease alone", "KV003@8",
+     lambda: one().lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0, gen=0)),
+    ("freed as a later life under a lease alone", "KV017@8",
+     lambda: one().lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0, gen=2)),
     ("freed as this life under a lease alone", "KV017@8",
      lambda: one().lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0)),
     ("moved under its lease", "", lambda: swapped((1, 7))),
@@ -195,6 +213,12 @@ SHARING: list[Case] = [
      lambda: hit(full(lblock=-1), 0, 3, (1, 2, 3, 4))),
     ("a hit that tells no place", "", lambda: hit(full(), 0, -1, (1, 2, 3, 4))),
     ("a hit on what is not published", "KV011@5", lambda: hit(one(), 0, 0, (1, 2, 3, 4))),
+    ("a hit that counts nothing, after lost events", "",
+     lambda: one().lose(5).hit(0, seq_id=2, **NONE).release(0, seq_id=1)),
+    ("a hit that counts from 0, after lost events", "KV010@11",
+     lambda: one().lose(5).hit(0, seq_id=2, ref_before=0, ref_after=1).release(0, seq_id=1, ref_before=1, ref_after=0)),
+    ("a hit on what was never handed out", "KV003@5 KV011@6",
+     lambda: one().quarantine(1).publish(1).hit(1, seq_id=2)),
     ("evicted while held", "KV020@8", lambda: full().event(Kind.EVICT, block=0, gen=1, fill=4)),
     ("published with a slot missing", "KV016@6", lambda: one().commit(0).publish(0)),
 ]  # fmt: skip
