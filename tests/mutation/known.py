@@ -208,6 +208,13 @@ KNOWN: dict[str, str] = {
         "inspector/detectors/replay.py: sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size) "
         "-> sequence.checked_to = min(sequence.checked_to, row.lblock - self.block_size)"
     ): "never more, and what lies below is looked at again",
+    (
+        "inspector/screen/details.py: "
+        "_LEAST = {int(kind): 8 if kind == Kind.WITNESS else width for kind, width in DETAILED.items()}  "
+        "# what is not told is -1 "
+        "-> _LEAST = {int(kind): 8 if kind >= Kind.WITNESS else width for kind, width in DETAILED.items()}  "
+        "# what is not told is -1"
+    ): "no kind whose details are looked at has a greater number",
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.
