@@ -108,6 +108,7 @@ def test_of_rows_that_tell_nothing_nothing_is_found() -> None:
     for details in (given([Kind.SCHED] * 3, {}), DetailTables(frozen(HandTrace().event(Kind.SCHED)))):
         assert told(details, Kind.SCHED, [0, 1]) == [None, None]
         assert told(details, Kind.SCHED, []) == []
+        assert details.of(Kind.SCHED, np.arange(2)).at.tolist() == [-1, -1]
 
 
 # -- what a chunk makes of them ----------------------------------------------------------------------------------------
