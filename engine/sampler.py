@@ -10,9 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from kvscope.engine.sequence import SamplingParams, Sequence
+from kvscope.engine.sequence import Sequence
+
+HEAD = 512  # tokens that are looked at before the whole vocabulary is sorted
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def uniform(seed: int, sample: int, position: int) -> float:
@@ -28,11 +33,14 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
         logits: [rows, vocab], any float dtype.
         sequences: the sequence of each row; its parameters and length decide.
     """
-    greedy = logits.argmax(dim=-1).tolist()
-    return [
-        best if s.request.params.temperature == 0 else _draw(logits[row], s)
-        for row, (best, s) in enumerate(zip(greedy, sequences, strict=True))
-    ]
+    chosen: list[int] = logits.argmax(dim=-1).tolist()
+    drawn = [row for row, s in enumerate(sequences) if s.request.params.temperature != 0]
+    if drawn:
+        warmth = torch.tensor([sequences[row].request.params.temperature for row in drawn], device=logits.device)
+        scaled = logits[drawn].float() / warmth[:, None]
+        for row, token in zip(drawn, _draw(scaled, [sequences[row] for row in drawn]), strict=True):
+            chosen[row] = token
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +71,52 @@ def logprobs(
     return out
 
 
-def _draw(row: torch.Tensor, sequence: Sequence) -> int:
+def _draw(scaled: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    """A token for each row [rows, vocab] of logits over their temperature.
+
+    Nearly always it is among the likeliest, and all that is asked of the others is how much they weigh together: to sort
+    a whole vocabulary takes as long as a layer of a small model, and is done only where that does not decide it.
+    """
+    count = min(HEAD, scaled.shape[1])
+    values, order = scaled.topk(count)
+    weight = (scaled - values[:, :1]).exp_().sum(dim=-1, dtype=torch.float64)
+    heads = zip(values.double().cpu().numpy(), order.cpu().numpy(), weight.tolist(), strict=True)
+    out = []
+    for row, (sequence, (likeliest, tokens, total)) in enumerate(zip(sequences, heads, strict=True)):
+        by_token = np.lexsort((tokens, -likeliest))  # among equals the first
+        token = _pick(likeliest[by_token], tokens[by_token], total, sequence, whole=count == scaled.shape[1])
+        if token is None:
+            all_values, all_tokens = torch.sort(scaled[row].cpu(), descending=True, stable=True)
+            token = _pick(all_values.double().numpy(), all_tokens.numpy(), total, sequence, whole=True)
+            assert token is not None, "the whole vocabulary leaves nothing undecided"
+        out.append(token)
+    return out
+
+
+def _pick(values: Floats, tokens: Ints, total: float, sequence: Sequence, *, whole: bool) -> int | None:
+    """The token of this place of the sequence; None where the likeliest do not decide it.
+
+    Args:
+        values: logits over temperature, largest first. tokens: theirs. total: sum over the vocabulary of the weights,
+            of which the largest is 1. whole: these are all that there are.
+    """
     params = sequence.request.params
-    probabilities, order = _distribution(row.float().cpu(), params)
-    number = uniform(params.seed, sequence.sample, sequence.length)
-    index = int(torch.searchsorted(probabilities.cumsum(0), number * float(probabilities.sum()), right=True))
-    return int(order[min(index, len(order) - 1)])
-
-
-def _distribution(row: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities that survive top-k and top-p, largest first, and their token ids."""
-    values, order = torch.sort(row / params.temperature, descending=True, stable=True)
+    with np.errstate(invalid="ignore"):  # a row of NaN or of -inf has no likeliest token: any will do
+        weights = np.exp(values - values[0])
     if params.top_k:
-        values, order = values[: params.top_k], order[: params.top_k]
-    probabilities = torch.softmax(values, dim=0)
+        if params.top_k > len(weights) and not whole:
+            return None
+        weights = weights[: params.top_k]
+        total = float(weights.sum())
+    up_to, decided = weights.cumsum(), whole or params.top_k > 0
     if params.top_p < 1.0:
-        before = probabilities.cumsum(0) - probabilities
-        keep = max(1, int((before < params.top_p).sum()))
-        probabilities, order = probabilities[:keep], order[:keep]
-    return probabilities, order
+        keep = max(1, int((up_to - weights < params.top_p * total).sum()))
+        if keep == len(weights) and not decided:
+            return None
+        decided = True
+        up_to, total = up_to[:keep], float(up_to[keep - 1])
+    index = int(np.searchsorted(up_to, uniform(params.seed, sequence.sample, sequence.length) * total, side="right"))
+    index = min(index, len(up_to) - 1) if decided else index
+    # As likely as the last of them may be others, which are not here and come before it.
+    undecided = not whole and (index >= len(up_to) or values[index] == values[-1])
+    return None if undecided else int(tokens[index])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvscope.engine import sampler
 from kvscope.engine.sampler import sample, uniform
 from kvscope.engine.sequence import Request, SamplingParams, Sequence
 
@@ -49,6 +50,37 @@ def test_company_does_not_matter() -> None:
     rows = [sequence(p, n, temperature=1.0, seed=5) for p in range(20) for n in range(3)]
     together = sample(LOGITS.expand(60, -1), rows)
     assert together == [sample(LOGITS[None], [row])[0] for row in rows]
+
+
+CUTS = [{}, {"top_k": 5}, {"top_k": 40}, {"top_p": 0.9}, {"top_p": 0.05}, {"top_k": 30, "top_p": 0.7}]
+
+
+@pytest.mark.parametrize("params", CUTS, ids=str)
+@pytest.mark.parametrize("logits", ["steep", "flat", "ties"])
+def test_the_likeliest_decide_as_the_whole_vocabulary_does(
+    params: dict[str, float], logits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = torch.Generator().manual_seed(3)
+    few = {"steep": 4 * torch.randn(300, 200, generator=made), "flat": torch.randn(300, 200, generator=made) / 8,
+           "ties": torch.randint(0, 4, (300, 200), generator=made).float()}[logits]  # fmt: skip
+    rows = [sequence(position, temperature=1.0, seed=9, **params) for position in range(300)]
+    whole = sample(few, rows)
+    for head in (1, 7, 32):
+        monkeypatch.setattr(sampler, "HEAD", head)
+        assert sample(few, rows) == whole
+
+
+def test_greedy_and_drawn_rows_keep_their_places() -> None:
+    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
+    rows = [sequence(place, temperature=float(place % 2), top_k=1) for place in range(6)]
+    assert sample(logits, rows) == logits.argmax(-1).tolist()
+
+
+def test_logits_that_are_no_numbers_do_not_stop_the_engine() -> None:
+    for bad in (torch.full((1, 2000), float("nan")), torch.full((1, 2000), float("-inf"))):
+        for params in CUTS:
+            (token,) = sample(bad, [sequence(temperature=1.0, **params)])
+            assert 0 <= token < 2000
 
 
 def test_seed_sample_and_position_all_count() -> None:
