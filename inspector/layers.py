@@ -38,6 +38,22 @@ class Layers:
         self.provenance = Provenance(engine, on_wrong=told if late else None) if options.provenance else None
         self.content = ContentCheck(engine, sample=options.sample, on_changed=told) if options.content else None
 
+    def to_json(self) -> dict[str, dict[str, int] | None]:
+        """How much each has compared, and how often it was wrong, as plain values; null for one that is off."""
+        told: dict[str, dict[str, int] | None] = {"provenance": None, "content": None}
+        if self.provenance is not None:
+            prefix = self.provenance
+            told["provenance"] = {
+                "wrong": len(prefix.wrong), "slots": prefix.slots, "reads": prefix.reads, "steps": prefix.steps,
+            }  # fmt: skip
+        if self.content is not None:
+            content = self.content
+            told["content"] = {
+                "changed": len(content.changed), "blocks": content.blocks, "slots": content.slots,
+                "poisoned": content.poisoned, "steps": content.steps,
+            }  # fmt: skip
+        return told
+
     def close(self) -> list[str]:
         """What each has compared, a line for each.
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import UsageError
-from kvscope.inspector.findings import CODES, CheckResult, Finding
-from kvscope.inspector.source import TraceLike, rows_until, site_of
+from kvscope.inspector.findings import CODES, CheckResult, Finding, one_line
+from kvscope.inspector.source import Names, TraceLike, rows_until, site_of
 
 _RULE = re.compile(r"(KV\d{3})(?::(\S+))?$")
 
@@ -30,6 +30,7 @@ class Rule:
     code: str
     place: str  # b9, a file, a function; empty: anywhere
     reason: str = ""
+    where: str = ""  # the line of a file that it stands in, FILE:3
 
     def __str__(self) -> str:
         return f"{self.code}:{self.place}" if self.place else self.code
@@ -54,16 +55,26 @@ class Suppressed:
     findings: tuple[Finding, ...]
 
     def __str__(self) -> str:
-        count, why = len(self.findings), f" ({self.rule.reason})" if self.rule.reason else ""
+        count = len(self.findings)
+        about = "; ".join(part for part in (self.rule.reason, self.rule.where) if part)
+        why = f" ({about})" if about else ""
         if not count:
             return f"suppression {self.rule} matches no finding{why}"
         return f"suppressed by {self.rule}{why}: {count:,} finding{'s' if count > 1 else ''}"
+
+    def lines(self, trace: TraceLike, most: int | None = None) -> list[str]:
+        """A line for each finding: its code, kind and place; of more than `most` the first ones, and how many more."""
+        names, shown = Names(trace.facts), self.findings[:most]
+        lines = [f"    {f.code} {f.name}, {one_line(f, names)}" for f in shown]
+        more = len(self.findings) - len(shown)
+        return [*lines, f"    ... and {more:,} more; --show-suppressed lists all"] if more else lines
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "rule": str(self.rule),
             "reason": self.rule.reason or None,
+            "where": self.rule.where or None,
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -95,7 +106,8 @@ def _file(path: Path) -> list[Rule]:
     for number, line in enumerate(lines, 1):
         text, _, reason = line.partition("#")
         if text.strip():
-            rules.append(_rule(text.strip(), reason.strip(), f"{path}:{number}"))
+            rule = _rule(text.strip(), reason.strip(), f"{path}:{number}")
+            rules.append(replace(rule, where=f"{path}:{number}"))
     return rules
 
 

@@ -90,6 +90,7 @@ class WatchPoints(SpelledOut):
         self._skipped: set[str] = set()  # files of the pool: no call site of an operation
         self._watched: dict[int, int] = {}  # block -> its life, -1 = any
         self.hits = 0
+        self._touched: set[int] = set()
         for block in blocks:
             self.add(block)
 
@@ -107,6 +108,11 @@ class WatchPoints(SpelledOut):
         found = _NAME.fullmatch(block.strip())
         if found is not None:
             self._watched.pop(int(found[1]), None)
+
+    @property
+    def untouched(self) -> list[str]:
+        """The watched blocks that nothing has touched so far."""
+        return [life(block, gen) for block, gen in sorted(self._watched.items()) if block not in self._touched]
 
     @property
     def step(self) -> int:
@@ -168,6 +174,7 @@ class WatchPoints(SpelledOut):
         if self._watched[block] not in (-1, gen):
             return
         self.hits += 1
+        self._touched.add(block)
         frames = tuple(
             Frame(_short(frame.filename), frame.lineno or 0, frame.name)
             for frame in reversed(traceback.extract_stack(limit=24))

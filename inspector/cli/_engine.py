@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvscope.engine.model import LoadedModel
     from kvscope.inspector.findings import Finding
     from kvscope.inspector.layers import Layers
+    from kvscope.inspector.online import OnlineSanitizer
     from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder
 
 errors = Console(stderr=True)
@@ -113,12 +114,13 @@ def choose_device(device: str) -> tuple[str, Any]:
 
 def check_recording(
     folder: Path | None, record: str, *, overwrite: bool, on_finding: str, watch: Sequence[str], content: bool,
-    num_blocks: int | None,
+    num_blocks: int | None, provenance: bool = True, claim: bool = True,
 ) -> None:  # fmt: skip
     """Refuse, before a model is loaded for it, what the recording of a run would be refused for later.
 
     Args:
         num_blocks: of the pool; None where they are not known yet.
+        claim: whether the folder must be free; else the trace that is there makes room later.
 
     Raises:
         UsageError: options contradict one another. TraceError: the trace cannot be written there.
@@ -129,7 +131,11 @@ def check_recording(
     if content and record != "sanitize":
         raise UsageError(f"--content needs --record sanitize: with {record} nothing is compared")
     check_watched(record, watch, num_blocks)
-    if folder is not None and record != "off":
+    if folder is not None and record == "off":
+        raise UsageError(f"--trace {folder} would stay empty: record is off; leave one of the two out")
+    if not provenance and record != "sanitize":
+        say(f"kvscope: note: --no-provenance changes nothing: with --record {record} provenance is not checked")
+    if folder is not None and claim:
         check_claim(folder, overwrite)
 
 
@@ -156,12 +162,15 @@ def check_watched(record: str, watch: Sequence[str], num_blocks: int | None) -> 
 @contextmanager
 def recorder(
     folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False,
-    on_finding: str = "log", watch: Sequence[str] = (),
+    on_finding: str = "log", watch: Sequence[str] = (), at_end: Callable[[OnlineSanitizer], None] | None = None,
 ) -> Iterator[EventSink | None]:  # fmt: skip
     """The trace of a run, sealed when the block ends however it ends; None when nothing is recorded.
 
     With "sanitize" a sanitizer stands in front of it; without a folder it keeps the events in memory. Whoever touches
     a block of `watch` (b37, b37#12) is told.
+
+    Args:
+        at_end: given the sanitizer when it has looked at all, before its findings end the command.
     """
     check_words(record, on_finding)
     check_watched(record, watch, None if config is None else config.num_blocks)
@@ -180,20 +189,24 @@ def recorder(
         else Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
     )
     seen: EventSink = sink
+    points = None
     if watch:
         from kvscope.inspector.watch import WatchPoints
 
-        seen = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch, num_blocks=config.num_blocks)
+        points = WatchPoints(sink, lambda hit: say(f"kvscope: watch: {hit}"), watch, num_blocks=config.num_blocks)
+        seen = points
     unused = False
     try:
         if record == "trace":
             yield seen
         else:
-            yield from _sanitized(sink, seen, facts, "raise" if on_finding == "raise" else "log")
+            yield from _sanitized(sink, seen, facts, "raise" if on_finding == "raise" else "log", at_end)
     except Exception:
         unused = sink.next_seq == 0  # what was refused before its first event leaves nothing that is then in the way
         raise
     finally:
+        for block in points.untouched if points is not None and not unused else ():
+            say(f"kvscope: note: watch: nobody wrote {block}, nor was it given to anybody")
         with _shielded():
             sink.close()
             if unused and isinstance(sink, Recorder):
@@ -201,8 +214,9 @@ def recorder(
 
 
 def _sanitized(
-    sink: Recorder | MemoryRecorder, seen: EventSink, facts: PoolFacts, reaction: Literal["log", "raise"]
-) -> Iterator[EventSink]:
+    sink: Recorder | MemoryRecorder, seen: EventSink, facts: PoolFacts, reaction: Literal["log", "raise"],
+    at_end: Callable[[OnlineSanitizer], None] | None,
+) -> Iterator[EventSink]:  # fmt: skip
     """The sanitizer in front of a recorder; says at the end what it looked at."""
     import typer
 
@@ -223,6 +237,8 @@ def _sanitized(
     yield online
     online.close()
     say(f"sanitizer: {len(online.findings)} findings in {online.checked:,} events")
+    if at_end is not None:
+        at_end(online)
     if online.findings:
         raise typer.Exit(1)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kvscope.inspector.suppress import Rule, Suppressed
 
 
+_ACCEPTED = 5  # suppressed findings of a rule that get a line each
+
+
 def check(
     traces: Annotated[
         list[Path], typer.Argument(help="Traces (NAME.kvtrace, NAME.kvpack), or a folder of them.", metavar="TRACE...")
@@ -29,6 +32,9 @@ def check(
     suppress: Annotated[
         list[str] | None, typer.Option(help="Accept findings: KV006, KV006:b9, KV006:FILE, or a file of such lines.")
     ] = None,
+    show_suppressed: Annotated[
+        bool, typer.Option("--show-suppressed", help="List every accepted finding, not the first of each rule.")
+    ] = False,
 ) -> None:
     """Replay a trace and report every broken rule: who, what, where, and why.
 
@@ -48,7 +54,8 @@ def check(
     if junit is not None and len(found) > 1:
         raise UsageError(f"--junit writes one trace's result, got {len(found)} traces: check them one by one")
     ready_for_junit(junit)
-    told = [_check_one(path, as_json, most, rules, heading=len(found) > 1) for path in found]
+    listed = None if show_suppressed else _ACCEPTED
+    told = [_check_one(path, as_json, most, rules, heading=len(found) > 1, listed=listed) for path in found]
     if as_json:
         several = {"schema": "kvsan-several/1", "traces": [one.record for one in told]}
         sys.stdout.write(json.dumps(told[0].record if len(found) == 1 else several, ensure_ascii=False) + "\n")
@@ -70,7 +77,9 @@ class _Told(NamedTuple):
     record: dict[str, Any]
 
 
-def _check_one(trace: Path, as_json: bool, most: int, rules: list[Rule], *, heading: bool) -> _Told:
+def _check_one(
+    trace: Path, as_json: bool, most: int, rules: list[Rule], *, heading: bool, listed: int | None
+) -> _Told:  # fmt: skip
     from kvscope.inspector import findings
     from kvscope.inspector.report import report, to_json
     from kvscope.inspector.source import frozen
@@ -81,8 +90,11 @@ def _check_one(trace: Path, as_json: bool, most: int, rules: list[Rule], *, head
     opened = frozen(reader)  # a long trace is decoded a piece at a time
     result, taken = suppress(findings.check(opened), opened, rules)
     about = f"{trace}: " if heading else ""
-    for line in (*opened.warnings, *result.notes, *(str(t) for t in taken)):
+    for line in (*opened.warnings, *result.notes):
         sys.stderr.write(f"kvscope: note: {about}{line}\n")
+    for accepted in taken:
+        sys.stderr.write(f"kvscope: note: {about}{accepted}\n")
+        sys.stderr.writelines(f"{line}\n" for line in ([] if as_json else accepted.lines(opened, listed)))
     if as_json:
         told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
         return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})

@@ -93,6 +93,10 @@ def run(
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A fault (`kvscope faults list`).")],
+    trace: Annotated[
+        Path | None, typer.Option(help="Keep the run with the fault in this folder (NAME.kvtrace), to look at it.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that this has not made.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """One fault on SmolLM2: what the model says without and with it, and what `explain` tells of the first damage.
@@ -102,16 +106,23 @@ def show(
     Example: kvscope faults show stale-table
     """
     from kvscope.errors import UsageError
+    from kvscope.inspector.cli._files import check_replaceable
     from kvscope.inspector.explain import explain
     from kvscope.inspector.explain_report import explanation_json, explanation_text
     from kvscope.inspector.faults import FAULTS
-    from kvscope.inspector.faults.real import changed, run_real
+    from kvscope.inspector.faults.real import ENGINE, changed, run_real
     from kvscope.inspector.findings import check
+    from kvscope.traces.folder import check_claim
 
     if name not in FAULTS:
         raise UsageError(f"fault {name!r} is unknown: choose one of {', '.join(FAULTS)}")
+    if trace is not None and not (trace / "manifest.json").exists():
+        check_claim(trace, overwrite)
+    elif trace is not None:
+        check_replaceable(trace, ENGINE, overwrite=overwrite)
     loaded, clean = _real_model()
-    broken = run_real(loaded, FAULTS[name].manager())
+    broken = run_real(loaded, FAULTS[name].manager(), keep=trace)
+    kept = str(trace) if trace is not None else f"{name}.kvtrace"
     result = check(broken.trace)
     differ = changed(clean, broken)
     texts = [
@@ -125,7 +136,8 @@ def show(
     if as_json:
         record = {
             "fault": name, "code": FAULTS[name].code, "codes": sorted({f.code for f in result.findings}),
-            "texts": texts, "explanation": explanation_json(told, broken.trace) if told is not None else None,
+            "texts": texts, "trace": str(trace) if trace is not None else None,
+            "explanation": explanation_json(told, broken.trace, name=kept) if told is not None else None,
         }  # fmt: skip
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     else:
@@ -134,8 +146,10 @@ def show(
             sys.stdout.write(f"\n{text['request']}/{text['sample']}\n  clean   {text['clean']!r}\n")
             sys.stdout.write(f"  broken  {text['broken']!r}\n")
         sys.stdout.write(
-            "\n" + (explanation_text(told, broken.trace) if told is not None else _harmless(result)) + "\n"
+            "\n" + (explanation_text(told, broken.trace, name=kept) if told is not None else _harmless(result)) + "\n"
         )
+        if trace is None and told is not None:
+            sys.stdout.write(f"(this run was not kept: `kvscope faults show {name} --trace {kept}` keeps it to view)\n")
     raise typer.Exit(1 if result.findings else 0)
 
 

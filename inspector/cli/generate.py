@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,10 @@ from kvscope.inspector.cli._engine import (
     say,
 )
 from kvscope.inspector.units import counted
+
+if TYPE_CHECKING:
+    from kvscope.inspector.layers import Layers
+    from kvscope.inspector.online import OnlineSanitizer
 
 
 def generate(
@@ -102,7 +106,7 @@ def generate(
     pool = PoolOptions(block_size, num_blocks, kv_memory, swap_space)
     pool.check(swaps=preemption == "swap")
     check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
-                    num_blocks=num_blocks if kv_memory is None else None)  # fmt: skip
+                    num_blocks=num_blocks if kv_memory is None else None, provenance=provenance)  # fmt: skip
     texts = [_text(prompt) for prompt in prompts]
     check_text("the system message", system or "")
     priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
@@ -121,10 +125,15 @@ def generate(
     for tokens in encoded:  # before there is a trace
         check_request(tokens, params, context=loaded.config.max_model_len, max_seqs=max_seqs, num_blocks=blocks,
                       block_size=block_size, share_prefixes=prefix_sharing)  # fmt: skip
-    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
+    # With sanitize the JSON comes when all has been looked at, what is left behind included.
+    late = as_json and record == "sanitize"
+    with recorder(
+        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (),
+        at_end=lambda online: view.finish_json(encoded, trace, _looked(online, beside)) if late else None,
+    ) as sink:  # fmt: skip
         engine = Engine(loaded, config, sink=sink)
         layers = checked(engine, record, provenance=provenance, content=content, on_finding=on_finding)
-        with draining(engine), layers:
+        with draining(engine), layers as beside:
             for text, tokens, level, name in zip(texts, encoded, priorities, users, strict=True):
                 engine.submit(tokens, params, prompt_text=text, priority=level, user=name)
             view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)
@@ -136,7 +145,10 @@ def generate(
                 kept = f"; the trace {trace} is whole up to here" if sink is not None else ""
                 say(f"\ninterrupted after {counted(view.tokens, 'token')}{kept}")
                 raise
-        view.finish(as_json, encoded, trace if sink is not None else None)
+        if not as_json:
+            view.finish(trace if sink is not None else None)
+        elif not late:
+            view.finish_json(encoded, trace if sink is not None else None)
 
 
 def _text(prompt: str) -> str:
@@ -197,6 +209,16 @@ def _encode(tokenizer: Any, text: str, system: str | None, raw: bool) -> list[in
     return list(tokenizer.encode(tokenizer.chat([*messages, {"role": "user", "content": text}])))
 
 
+def _looked(online: OnlineSanitizer, beside: Layers | None) -> dict[str, Any]:
+    """What the sanitizer found, and what it and the checkers beside the tensors looked at."""
+    return {
+        "clean": not online.findings,
+        "findings": [finding.to_json() for finding in online.findings],
+        "checked_events": online.checked,
+        **(beside.to_json() if beside is not None else {}),
+    }
+
+
 class _View:
     """What the user sees: one stream as it comes, or all samples at the end."""
 
@@ -253,20 +275,28 @@ class _View:
                 sys.stdout.write(f"\n{label.split('.')[0].rstrip(']')}] > {self.prompts[request].strip()}\n")
             sys.stdout.write(f"{label} {self.tokenizer.decode(tokens).strip()}\n")
 
-    def finish(self, as_json: bool, encoded: list[list[int]], trace: Path | None) -> None:
-        """The closing lines, or the whole as JSON."""
-        rate = self.tokens / self.seconds if self.seconds else None
-        if as_json:
-            samples = [
-                {"prompt": i, "sample": k, "text": self.tokenizer.decode(tokens), "tokens": len(tokens),
-                 "prompt_tokens": len(encoded[i]), "finish_reason": self.finish_reasons.get((i, k))}
-                for (i, k), tokens in self.outputs.items()
-            ]  # fmt: skip
-            record = {"samples": samples, "tokens_per_second": rate, "trace": str(trace) if trace else None}
-            sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-            return
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second; None before the first."""
+        return self.tokens / self.seconds if self.seconds else None
+
+    def finish_json(
+        self, encoded: list[list[int]], trace: Path | None, sanitizer: dict[str, Any] | None = None
+    ) -> None:  # fmt: skip
+        """The whole as JSON, with what the sanitizer has to say."""
+        samples = [
+            {"prompt": i, "sample": k, "text": self.tokenizer.decode(tokens), "tokens": len(tokens),
+             "prompt_tokens": len(encoded[i]), "finish_reason": self.finish_reasons.get((i, k))}
+            for (i, k), tokens in self.outputs.items()
+        ]  # fmt: skip
+        record = {"samples": samples, "tokens_per_second": self.rate, "trace": str(trace) if trace else None,
+                  "sanitizer": sanitizer}  # fmt: skip
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def finish(self, trace: Path | None) -> None:
+        """The closing lines."""
         self.show()
-        pace = f", {rate:.1f} tokens/s" if rate else ""
+        pace = f", {self.rate:.1f} tokens/s" if self.rate else ""
         say(f"\n{counted(self.tokens, 'token')} generated{pace}")
         if trace is not None:
             say(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}")

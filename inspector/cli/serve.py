@@ -79,8 +79,9 @@ def serve(
         raise UsageError("record is sanitize, and nothing is recorded: give --trace as well")
     if name is not None and not name.strip():
         raise UsageError("name is empty: give the name that clients ask for, or leave it out")
-    check_recording(None if rotate else trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (),
-                    content=content, num_blocks=num_blocks if kv_memory is None else None)  # fmt: skip
+    check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
+                    num_blocks=num_blocks if kv_memory is None else None, provenance=provenance,
+                    claim=not rotate)  # fmt: skip
     if trace is not None and rotate:
         _not_written_now(trace)
     if metrics_aliases not in ("none", "vllm"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvscope.engine.block_manager import BlockManager
@@ -22,7 +23,7 @@ from kvscope.engine.sequence import SamplingParams
 from kvscope.errors import KVScopeError
 from kvscope.inspector.content import ContentCheck
 from kvscope.inspector.provenance import Provenance
-from kvscope.traces import MemoryRecorder, PoolFacts
+from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace
 
 if TYPE_CHECKING:
     from kvscope.engine.host_tier import Swap
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from kvscope.engine.runner import StepInputs
     from kvscope.engine.scheduler import StepPlan
     from kvscope.engine.tables import Copy
+    from kvscope.traces.sink import Trace
 
+ENGINE = "kvscope faults show"  # what a trace that is kept says of itself
 BLOCK_SIZE, NUM_BLOCKS, MAX_TOKENS = 4, 24, 8
 HEAD = "The old keeper of the lighthouse wrote:"
 
@@ -127,7 +130,7 @@ class Truth(EngineHook):
 class RealRun:
     """One run: what it said, its trace, and what was found beside the tensors."""
 
-    trace: MemoryRecorder
+    trace: Trace = field(init=False)
     texts: dict[str, list[str]] = field(default_factory=dict)
     tokens: dict[str, list[list[int]]] = field(default_factory=dict)
     truth: Truth | None = None
@@ -136,18 +139,24 @@ class RealRun:
 
 def run_real(
     loaded: LoadedModel, manager: Callable[..., BlockManager] = BlockManager, *, content: bool = True,
-    preemption: str = "recompute",
+    preemption: str = "recompute", keep: Path | None = None,
 ) -> RealRun:  # fmt: skip
-    """Run the requests once, with provenance (and content) checked, and the truth written down beside."""
+    """Run the requests once, with provenance (and content) checked, and the truth written down beside.
+
+    Args:
+        keep: record into this folder, in the place of a trace that is there; in memory only by default.
+    """
     config = EngineConfig(
         num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, hash_key=b"real", record_text=True,
         host_blocks=32 if preemption == "swap" else 0,
         scheduler=SchedulerConfig(max_seqs=12, max_batched_tokens=16, preemption=preemption),
     )  # fmt: skip
     facts = PoolFacts(NUM_BLOCKS, BLOCK_SIZE, BLOCK_SIZE * loaded.config.bytes_per_token(4))
-    sink = MemoryRecorder(facts, record="sanitize")
+    sink: MemoryRecorder | Recorder = MemoryRecorder(facts, record="sanitize")
+    if keep is not None:
+        sink = Recorder(keep, pool=facts, engine=ENGINE, record="sanitize", overwrite=True)
     engine = Engine(loaded, config, sink=sink, manager_factory=manager)
-    made = RealRun(sink, truth=Truth(engine))
+    made = RealRun(truth=Truth(engine))
     Provenance(engine)
     if content:
         ContentCheck(engine)
@@ -160,6 +169,7 @@ def run_real(
     with suppress(Exception):
         engine.close()
     sink.close()
+    made.trace = sink if isinstance(sink, MemoryRecorder) else open_trace(sink.path)
     for name, samples in outputs.items():
         made.tokens[name] = [samples[k] for k in sorted(samples)]
         made.texts[name] = [loaded.tokenizer.decode(tokens) for tokens in made.tokens[name]]

@@ -21,6 +21,7 @@ BOTH = [
     ([*TRACE, "--record", "sanitize", "--watch", "banana"], "name a block"),
     ([*TRACE, "--watch", "b999999"], "the pool has 256 blocks"),
     ([*TRACE, "--record", "off", "--watch", "b1"], "record is off"),
+    ([*TRACE, "--record", "off"], "would stay empty"),
     ([*TRACE, "--on-finding", "raise"], "--record sanitize"),
     ([*TRACE, "--on-finding", "stop"], "log or raise"),
     (["--trace", "taken.kvtrace"], "--overwrite"),
@@ -30,6 +31,7 @@ BOTH = [
     (["--trace", "taken.kvtrace", "--overwrite"], "being written right now"),
 ]
 SERVED = [
+    ([*TRACE, "--rotate", "--record", "off"], "would stay empty"),
     ([*TRACE, "--name", ""], "name is empty"),
     ([*TRACE, "--grace", "nan"], "grace is nan"),
     ([*TRACE, "--max-tokens", "0"], "max_tokens is 0"),

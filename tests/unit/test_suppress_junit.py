@@ -45,9 +45,11 @@ def test_a_file_gives_reasons(tmp_path: Path) -> None:
     result, taken = suppress(check(trace), trace, parse([str(file)]))
     assert [f.code for f in result.findings] == ["KV005"]
     assert [str(t) for t in taken] == [
-        "suppressed by KV006:b0 (fixed in the next release): 1 finding",
-        "suppression KV003 matches no finding",
+        f"suppressed by KV006:b0 (fixed in the next release; {file}:2): 1 finding",
+        f"suppression KV003 matches no finding ({file}:4)",
     ]
+    assert taken[0].to_json()["where"] == f"{file}:2"
+    assert [line.split(", seq")[0] for line in taken[0].lines(trace)] == ["    KV006 write-while-shared"]
 
 
 @pytest.mark.parametrize("bad", ["KV6", "KV999", "nothing.txt", ""])
@@ -105,4 +107,10 @@ def test_command(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     assert told["findings"] == []
     assert len(told["suppressed"][0]["findings"]) == 42
     assert "suppressed by KV006: 42 findings" in captured.err
+    for arguments, lines, last in (([], 5, "... and 37 more; --show-suppressed lists all"),
+                                   (["--show-suppressed"], 42, "")):  # fmt: skip
+        assert cli.run(["check", trace, "--suppress", "KV006", *arguments]) == 0
+        told = capsys.readouterr().err
+        assert told.count("    KV006 write-while-shared, seq ") == lines
+        assert last in told
     assert cli.run(["check", trace, "--suppress", "KV1"]) == 2
