@@ -269,7 +269,11 @@ def test_a_step_that_reads_a_swapped_sequence_is_found() -> None:
     del manager._tables[1]
     manager.end_step()
     manager.swaps_done(manager.drain_swaps())
-    assert found(sink) == [("KV018", "the worker's table of s1 has 2 blocks, by the events it has 0")]
+    (told,) = found(sink)
+    assert (told[0], told[1].split(":")[0]) == (
+        "KV018",
+        "the worker's table of s1 has 2 blocks, by the events it has 0",
+    )
 
 
 def test_a_step_that_reads_before_its_blocks_have_arrived_is_found() -> None:
