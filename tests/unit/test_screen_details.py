@@ -9,7 +9,14 @@ import pytest
 
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen.columns import Chunk, flags, table
-from kvscope.inspector.screen.details import DETAILED, DetailTables, GivenDetails
+from kvscope.inspector.screen.details import (
+    DETAILED,
+    DetailTables,
+    GivenDetails,
+    kept_between,
+    kept_of,
+    part_details,
+)
 from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.source import frozen
 from kvscope.traces.schema import Kind
@@ -109,6 +116,46 @@ def test_of_rows_that_tell_nothing_nothing_is_found() -> None:
         assert told(details, Kind.SCHED, [0, 1]) == [None, None]
         assert told(details, Kind.SCHED, []) == []
         assert details.of(Kind.SCHED, np.arange(2)).at.tolist() == [-1, -1]
+
+
+class Reader:
+    """Of a trace on disk, the details of its events 101, 103 and 104."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def details_between(self, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.asked.append((lo, hi))
+        return np.array([101, 103, 104]), np.array([0, 2, 3, 6]), np.array([1, 2, 7, 3, 4, 5])
+
+
+@pytest.mark.parametrize(("third", "ragged"), [(Kind.SUBMIT, False), (Kind.SCHED, False), (Kind.HIT, True)])
+def test_a_part_of_a_trace_has_the_details_of_its_rows(third: Kind, ragged: bool) -> None:
+    reader: Any = Reader()
+    kinds = np.array([Kind.SCHED, Kind.SCHED, Kind.NOTE, Kind.SUBMIT, third, Kind.SCHED], dtype=np.uint8)
+    details = part_details(reader, FIRST, kinds)
+    assert reader.asked == [(100, 106)]
+    assert details.ragged is ragged
+    if not ragged:
+        last = [3, 4] if third == Kind.SCHED else None
+        assert told(details, Kind.SCHED, [100, 101, 104, 105]) == [None, [1, 2], last, None]
+
+
+def test_details_as_they_are_kept_are_told_by_their_places() -> None:
+    reader: Any = Reader()
+    assert [column.tolist() for column in kept_between(reader, 100, 105)] == [
+        [101, 103, 104], [0, 2, 3], [2, 1, 3], [1, 2, 7, 3, 4, 5],
+    ]  # fmt: skip
+    trace = HandTrace().event(Kind.LEASE, details=(1, 2)).event(Kind.SCHED, details=(3, 4)).event(Kind.NOTE)
+    trace.event(Kind.LEASE, details=(5, 6, 7)).event(Kind.SUBMIT, details=(8,)).event(Kind.SCHED, details=(9, 10))
+    seqs, starts, lengths, values = kept_of(frozen(trace), (Kind.SCHED, Kind.HIT, Kind.LEASE))
+    rows = {
+        seq: values[start : start + length].tolist()
+        for seq, start, length in zip(seqs.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+    }
+    assert rows == {0: [1, 2], 1: [3, 4], 3: [5, 6, 7], 5: [9, 10]}
+    assert seqs.tolist() == [0, 1, 3, 5]
+    assert [len(column) for column in kept_of(frozen(trace), (Kind.HIT,))] == [0, 0, 0, 0]
 
 
 # -- what a chunk makes of them ----------------------------------------------------------------------------------------

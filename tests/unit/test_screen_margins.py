@@ -67,9 +67,10 @@ def publish(trace: HandTrace, block: int, lblock: int = 0, words: tuple[int, ...
     return trace.event(Kind.PUBLISH, block=block, gen=1, seq_id=1, lblock=lblock, details=words)
 
 
-def hit(trace: HandTrace, block: int, lblock: int = 0, words: tuple[int, ...] | None = (1, 2, 3, 4)) -> HandTrace:
+def hit(trace: HandTrace, block: int, lblock: int = 0, words: tuple[int, ...] | None = (1, 2, 3, 4), *,
+        reason: int = Reason.PREFIX_HIT) -> HandTrace:  # fmt: skip
     trace._ref[block] += 1
-    return trace.event(Kind.HIT, block=block, gen=1, seq_id=2, lblock=lblock, details=words,
+    return trace.event(Kind.HIT, block=block, gen=1, seq_id=2, lblock=lblock, details=words, reason=reason,
                        ref_before=trace._ref[block] - 1, ref_after=trace._ref[block])  # fmt: skip
 
 
@@ -181,6 +182,10 @@ ENTRIES: list[Case] = [
      lambda: forked().alloc(1, seq_id=3).write(1, 0, 3, seq_id=3).share(1, seq_id=2, reason=Reason.RESIZED)
      .release(0, seq_id=2, reason=Reason.RESIZED)),
     ("hit into a place that is taken", "entry@12", lambda: hit(hit(cached(), 0), 0)),
+    ("hit into a place that is taken, as a move is", "entry@12",
+     lambda: hit(hit(cached(), 0), 0, reason=Reason.RESIZED)),
+    ("handed out into a place that is taken, as a move is", "entry@3, new block@3",
+     lambda: written().alloc(1, seq_id=1, reason=Reason.RESIZED)),
     ("let go as another life", "life@11",
      lambda: ended(computed()).free(0).alloc(0, seq_id=2).release(0, seq_id=2, gen=1)),
     ("begins with what it had", "begins empty@3", lambda: written().event(Kind.ADMIT, seq_id=1)),
