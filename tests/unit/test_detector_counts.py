@@ -59,6 +59,12 @@ def parked() -> HandTrace:
     return trace.alloc(1, seq_id=2)
 
 
+def leaving(lease: int) -> HandTrace:
+    """Sequence 1 is given up while block 0 moves to slot 5, under this lease; block 0 is held by lease 7."""
+    trace = one().lease(0, 7, 0, 3).event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, aux=5, details=(1, lease))
+    return trace.event(Kind.PREEMPT, seq_id=1).release(0, seq_id=1).event(Kind.ABORT, seq_id=1)
+
+
 def back(*, waits: bool = False) -> HandTrace:
     """And comes back into block 0 (events 11 to 13); its transfer is done unless it `waits`."""
     trace = parked().event(Kind.RESUME, seq_id=1).alloc(0, seq_id=1).lease(0, 8, 0, 3)
@@ -88,6 +94,10 @@ COUNTS: list[Case] = [
     ("two slots in use", "KV012@12", lambda: witnesses(but(host=2), trace=parked())),
     ("two slots in use, again", "KV012@12", lambda: witnesses(but(host=2), but(host=2), trace=parked())),
     ("two slots in use, then three", "KV012@12 KV012@13", lambda: witnesses(but(host=2), but(host=3), trace=parked())),
+    ("a slot of a sequence that was given up while its bytes are on their way", "",
+     lambda: witnesses(but((1, -1), (5, 1), (6, -1), host=1), trace=leaving(7)).unlease(0, 7).free(0)),
+    ("a slot whose bytes never move, of a sequence that was given up", "",
+     lambda: witnesses(but((1, -1), (5, 1), (6, -1), host=0), trace=leaving(-1)).unlease(0, 7).free(0)),
     ("a slot whose bytes are on their way back", "", lambda: witnesses(but((0, -1), (1, 1), (6, 1), host=1),
                                                                       trace=back(waits=True)).unlease(0, 8)),
     ("a slot whose bytes are back", "", lambda: witnesses(but((0, -1), (1, 1), (6, 1), host=0), trace=back())),

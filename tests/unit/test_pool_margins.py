@@ -276,6 +276,27 @@ def test_blocks_of_open_steps_wait_for_the_last_that_uses_them() -> None:
     assert (pool.num_cached, pool.num_evictable, pool.users) == (2, 2, [])
 
 
+def test_a_block_that_was_taken_while_a_step_is_open_is_not_used_by_it() -> None:
+    pool, _ = made(4, 2)
+    pool.begin_use(0, frozenset((1,)))
+    block = pool.take_one(1, 0, PREFILL)
+    assert pool.last_use_step[block] == -2
+    pool.release(block, 1, 0, STOP)
+    assert pool.tally() == (4, 0, 0, 0, 0, 0)
+
+
+def test_a_block_between_its_holders_leaves_the_index_and_stays_where_it_is() -> None:
+    pool, sink = made(4, 2)
+    block = published(pool, 1)[0]
+    pool.lease(block, 1, 0, 2, reason=Reason.TRANSFER, seq_id=-1)
+    pool.release(block, 1, 0, STOP)
+    pool.unpublish(block, Reason.EXPIRED)
+    assert rows(sink)[-1] == ("UNPUBLISH", "EXPIRED", 0, 1, 1, 1, 2, -1, -1, 0)
+    assert pool.state[block] == BlockState.IN_TRANSIT
+    pool.unlease(block, 1, reason=Reason.TRANSFER, seq_id=-1)
+    assert pool.tally() == (4, 0, 0, 0, 0, 0)
+
+
 @pytest.mark.parametrize("size", [2, 3, 5, 9])
 def test_a_pool_that_changes_its_size_has_free_blocks_in_it(size: int) -> None:
     pool, _ = made(4, 2)

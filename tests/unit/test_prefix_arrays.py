@@ -12,6 +12,7 @@ from kvscope.engine import prefix
 from kvscope.engine.age_list import AgeList
 from kvscope.engine.prefix import PrefixIndex, Tokens
 from kvscope.engine.prefix_store import HASH
+from kvscope.errors import UsageError
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -133,6 +134,20 @@ def test_kept_hashes_are_those_of_the_index_and_the_identity_that_ask() -> None:
     here, there, tokens = PrefixIndex(4, key=b"here"), PrefixIndex(4, key=b"there"), Tokens(range(14))
     for index, extras in ((here, ()), (there, ()), (there, ("tenant",)), (here, ("tenant",)), (here, ()), (here, ())):
         assert index.chain(tokens, extras) == index.chain(list(tokens), extras)
+
+
+@pytest.mark.parametrize(("value", "told"), [
+    ((), b"(0:)"), (("a",), b"(1:6:str'a')"), (((1,), b"xy"), b"(2:10:(1:4:int1)3:bxy)"), (None, b"NoneTypeNone"),
+    (True, b"boolTrue"), (1, b"int1"), (1.0, b"float1.0"), ("1", b"str'1'"), (b"1", b"b1"), (((),), b"(1:4:(0:))"),
+])  # fmt: skip
+def test_an_identity_is_told_by_type_length_and_value(value: object, told: bytes) -> None:
+    assert prefix.identity_bytes(value) == told
+
+
+def test_an_identity_that_nothing_tells_apart_is_refused() -> None:
+    for value in ([1], {1}, object(), (1, [2]), 1j):
+        with pytest.raises(UsageError, match="an identity holds"):
+            prefix.identity_bytes(value)
 
 
 def test_hashes_that_are_kept_go_on_where_they_end() -> None:

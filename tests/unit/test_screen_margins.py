@@ -117,6 +117,12 @@ def reads(trace: HandTrace, lo: int, hi: int, *, first: int = 0) -> HandTrace:
     return trace.event(Kind.SCHED, seq_id=1, lblock=first, fill=1, aux=pack_range(lo, hi))
 
 
+def behind_a_window(slots: int) -> HandTrace:
+    """Sequence 2 gives back its first block behind a window, and takes block 0 with so many slots in its place."""
+    trace = written(slots).event(Kind.ADMIT, seq_id=2).alloc(1, seq_id=2).write(1, 0, 4, seq_id=2)
+    return trace.release(1, seq_id=2, reason=Reason.WINDOW).free(1).share(0, seq_id=2)
+
+
 def windowed(lo: int) -> HandTrace:
     """The model sees three positions; its step writes position 4 and reads from `lo` on."""
     trace = written().alloc(1, seq_id=1, lblock=1).write(1, 0, 1, seq_id=1, lblock=1)
@@ -186,6 +192,8 @@ ENTRIES: list[Case] = [
      lambda: hit(hit(cached(), 0), 0, reason=Reason.RESIZED)),
     ("handed out into a place that is taken, as a move is", "entry@3, new block@3",
      lambda: written().alloc(1, seq_id=1, reason=Reason.RESIZED)),
+    ("takes a full block in place of one it gave back", "", lambda: behind_a_window(4)),
+    ("takes a block that holds less", "joined in order@8", lambda: behind_a_window(3)),
     ("let go as another life", "life@11",
      lambda: ended(computed()).free(0).alloc(0, seq_id=2).release(0, seq_id=2, gen=1)),
     ("begins with what it had", "begins empty@3", lambda: written().event(Kind.ADMIT, seq_id=1)),
