@@ -81,6 +81,8 @@ def main() -> None:
         if not path.exists():
             st.warning(f"{markup.plain(path.name)} is gone from the disk: shown is what was read of it before.",
                        icon=":material/warning:")  # fmt: skip
+        if view.damage:
+            st.error(markup.plain(view.damage), icon=":material/broken_image:")
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events) and chosen.url_path not in TIMELESS:
             with bar:

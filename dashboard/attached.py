@@ -35,6 +35,8 @@ def _waiting(path: Path, url: str) -> None:
 
 def empty(view: TraceView) -> None:
     """A trace without events; of one that is being written the first of them is waited for."""
+    if view.damage:  # said above every page
+        return
     if not view.live:
         st.info("This trace holds no event yet: nothing was recorded, or its writer has only just begun.")
         return

@@ -148,7 +148,7 @@ class Tail:
 
     def _refresh(self) -> bool:
         """Read what is new; True where the view is no longer what the reader says."""
-        known = self._reader.clean
+        known = self._reader.clean or self._cut()
         if known:
             mark = _fingerprint(self._path)
             if mark == self._mark:
@@ -173,8 +173,15 @@ class Tail:
             if self._follower is not None:
                 self._follower.read_from(self._reader)
             grown = True
-        self._mark = _fingerprint(self._path) if self._reader.clean else self._mark
+        self._mark = _fingerprint(self._path) if not self._live else self._mark
         return grown
+
+    def _cut(self) -> bool:
+        """Whether a file of a trace that nobody writes any more has become shorter, or is gone."""
+        if self._live:
+            return False
+        sizes = {name: size for name, size, _ in _fingerprint(self._path)}
+        return any(sizes.get(name, -1) < size for name, size, _ in self._mark)
 
     def _open(self) -> SharedReader:
         """A reader of the run that is there now (of a mirror's link: of what it names now, and will go on to)."""
@@ -196,10 +203,11 @@ class Tail:
         r, events = self._reader, self._reader.rows_on_demand
         self._looked_at = time.monotonic()
         warnings = [] if self._mirror is not None and not r.dropped else list(r.warnings)
+        absent = [] if self._mirror is not None else [(max(lo, r.let_go), hi) for lo, hi in r.gaps if hi > r.let_go]
         return (TraceView if isinstance(events, np.ndarray) else LongView)(
             self._name, self._path, events, r.seqs, most_blocks(r.num_blocks, events), r.block_size, r.block_bytes,
             list(r.sites), list(r.actors), list(r.facts), warnings, bool(r.clean), self._live, int(r.dropped),
-            self._opened, r,
+            self._opened, tuple(absent), r,
         )  # fmt: skip
 
 

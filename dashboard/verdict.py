@@ -21,7 +21,7 @@ def show(view: TraceView) -> None:
         said = (point[:1].upper() + point[1:]).replace("`", "")
         st.markdown(f":material/lightbulb: **{plain(said)}**")
     if findings_so_far(view) == ():
-        so_far = " so far" if view.live else ""
+        so_far = " so far" if view.live else " as far as recorded" if view.damage else ""
         st.caption(f"No rule is broken{so_far}. {leak_text(view)}".strip())
     first_finding(view)
 

@@ -36,6 +36,7 @@ class TraceView:
     live: bool
     dropped: int
     opened: int  # differs for each time a trace is opened anew
+    absent: tuple[tuple[int, int], ...]  # [lo, hi) of the numbers of events that were recorded and are not there
     reader: Any = field(repr=False, compare=False)
 
     @property
@@ -57,6 +58,21 @@ class TraceView:
     def first_seq(self) -> int:
         """Number of the first event, 0 where there is none."""
         return int(self.seqs[0]) if len(self.seqs) else 0
+
+    @property
+    def damage(self) -> str:
+        """Which events are missing and how many, in a line for people; empty where none is."""
+        lost = sum(hi - lo for lo, hi in self.absent)
+        if not lost:
+            return ""
+        if not len(self.events):
+            return f"Damaged: all {lost:,} events are missing, and nothing can be shown."
+        (lo, _), (_, hi) = self.absent[0], self.absent[-1]
+        where = f"{lo:,} to {hi - 1:,}" if len(self.absent) == 1 else f"in {len(self.absent)} places"
+        return (
+            f"Damaged: {lost:,} of {lost + len(self.events):,} events are missing ({where}). "
+            "What is shown comes from the others."
+        )
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of one event."""

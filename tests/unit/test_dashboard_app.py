@@ -397,11 +397,19 @@ class TestPoorTraces:
     ) -> None:
         torn = tmp_path / "torn.kvtrace"
         shutil.copytree(toy_traces["clean"], torn)
+        events = len(open_trace(torn).events)
+        app = open_app(torn)
+        assert not app.error
         (segment,) = torn.glob("*.arrows")
         segment.write_bytes(segment.read_bytes()[: segment.stat().st_size // 2])
-        app = open_app(torn)
+        app.run()  # it is cut while it is looked at
         assert not app.exception
         assert len(app.warning) >= 1
+        lost = events - len(open_trace(torn).events)
+        assert 0 < lost <= events
+        some = "all" if lost == events else f"{lost:,} of"
+        assert f"Damaged: {some}" in app.error[0].value.replace("\\", "")
+        assert f"{lost:,}" in app.error[0].value.replace("\\", "")
 
     @pytest.mark.parametrize("page", PAGES)
     def test_bare_pool_without_requests(self, open_app: Open, tmp_path: Path, page: str) -> None:

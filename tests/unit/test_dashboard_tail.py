@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,7 @@ from kvscope.inspector.state import state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, open_trace, reader
 
 SHORT = 300
+SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
 
 
 def test_a_long_trace_is_followed_without_being_loaded(
@@ -103,3 +106,19 @@ def test_a_run_is_over_as_soon_as_its_manifest_says_so(toy_engine: ModuleType, t
         (path / "manifest.json").write_text(json.dumps(manifest | {"clean": True}))
         assert tail.follow().status == "closed"
         assert not tail.look().live
+
+
+def test_a_trace_that_nobody_closed_is_read_again_when_a_part_of_it_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "killed.kvtrace"
+    shutil.copytree(SAMPLES / "v1.0-killed.kvtrace", path)
+    tail = Tail("killed", path)
+    whole = tail.look()
+    assert not whole.clean
+    assert not whole.damage
+    (segment,) = path.glob("*.arrows")
+    os.truncate(segment, segment.stat().st_size // 2)
+    cut = tail.look()
+    assert cut.opened != whole.opened
+    lost = len(whole.events) - len(cut.events)
+    assert lost
+    assert f"{lost} of {len(whole.events)} events are missing" in cut.damage
