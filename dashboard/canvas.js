@@ -68,13 +68,24 @@ function layout(n, width, height, most) {
   return { size: 1, columns: Math.max(1, Math.min(width, n)) };
 }
 
+// On a high window the map is as high as there is room below what stands above it.
+function heightOf(meta) {
+  return Math.max(meta.height, window.innerHeight - 27 * rem());
+}
+
+function rem() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) || 15;
+}
+
 function gridOf(meta, n, width, ratio) {
+  const height = heightOf(meta) * ratio;
   if (meta.tile) {
     const rows = Math.ceil(meta.blocks / meta.columns);
-    const size = Math.min(width / meta.columns, (meta.height * ratio) / rows);
+    const size = Math.min(width / meta.columns, height / rows);
     return { size, columns: meta.columns, rows };
   }
-  const grid = layout(n, width, meta.height * ratio, Math.floor(64 * ratio));
+  const most = Math.max(4.3 * rem() * ratio, heightOf(meta) > meta.height ? height / 6 : 0);
+  const grid = layout(n, width, height, Math.floor(most));
   return { ...grid, rows: Math.ceil(n / grid.columns) };
 }
 
@@ -157,7 +168,7 @@ function drawCell(ctx, meta, paint, x, y, i) {
     ctx.fillStyle = held && part > 0.88 ? inkOn(hex) : ink;
     ctx.globalAlpha = 0.72;
     ctx.textAlign = "left";
-    ctx.font = `${Math.round(9.5 * ratio)}px ${paint.font}`;
+    ctx.font = `${Math.round(0.63 * rem() * ratio)}px ${paint.font}`;
     ctx.fillText(String(i), x + 4 * ratio, y + 9 * ratio);
     ctx.textAlign = "center";
   }

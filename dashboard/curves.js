@@ -5,7 +5,8 @@
 // many points: seconds since meta.begin (NaN: a run ended, another began), the layers of the stack, the curves. The
 // event numbers are f64 and come last (at a multiple of 8).
 
-const LEFT = 52, RIGHT = 10, AXIS = 22, BETWEEN = 26;
+const RIGHT = 10;
+let LEFT = 52, AXIS = 22, BETWEEN = 26;
 
 function decode(bytes) {
   const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
@@ -61,11 +62,21 @@ function tick(value, unit) {
   return value >= 10000 ? `${+(value / 1000).toFixed(1)}k` : value.toLocaleString("en-US");
 }
 
+function rem() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) || 15;
+}
+
+// Room for the words grows with them: they are larger on a wall.
+function measure() {
+  const k = rem() / 15;
+  [LEFT, AXIS, BETWEEN] = [52 * k, 22 * k, 26 * k].map(Math.round);
+}
+
 // Panels from top to bottom: where each lies and what it measures.
 function panels(data, height) {
   const { meta } = data;
   const low = meta.curves.length;
-  const small = Math.min(66, Math.floor((height - AXIS) * 0.14));
+  const small = Math.min(66 * (rem() / 15), Math.floor((height - AXIS) * 0.14));
   const big = height - AXIS - low * (small + BETWEEN) - BETWEEN;
   const found = [{ top: BETWEEN, height: big, max: meta.blocks || 1, unit: "blocks", title: "The pool by state (blocks)" }];
   meta.curves.forEach((curve, i) => {
@@ -83,11 +94,11 @@ function panels(data, height) {
 
 function frame(ctx, root, view, panel) {
   ctx.fillStyle = ink(root, 0.85);
-  ctx.font = `600 12px ${font(root)}`;
+  ctx.font = `600 ${0.8 * rem()}px ${font(root)}`;
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
   ctx.fillText(panel.title, LEFT, panel.top - 8);
-  ctx.font = `11px ${font(root)}`;
+  ctx.font = `${0.73 * rem()}px ${font(root)}`;
   ctx.textAlign = "right";
   ctx.textBaseline = "middle";
   const min = panel.min || 0;
@@ -180,14 +191,14 @@ function drawGaps(ctx, root, data, view) {
     ctx.stroke();
     ctx.restore();
     ctx.fillStyle = ink(root, 0.7);
-    ctx.font = `11px ${font(root)}`;
+    ctx.font = `${0.73 * rem()}px ${font(root)}`;
     ctx.textAlign = "center";
     ctx.fillText("restart", (from + to) / 2, BETWEEN + 10);
   }
 }
 
 function drawTimes(ctx, root, data, view) {
-  ctx.font = `11px ${font(root)}`;
+  ctx.font = `${0.73 * rem()}px ${font(root)}`;
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
   ctx.fillStyle = ink(root, 0.65);
@@ -218,7 +229,8 @@ function draw(root) {
   const data = root.kvData;
   const canvas = root.querySelector("canvas");
   const ratio = window.devicePixelRatio || 1;
-  const width = root.clientWidth, height = data.meta.height;
+  measure();
+  const width = root.clientWidth, height = Math.max(data.meta.height, window.innerHeight - 25 * rem());
   if (width < 80) return;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);

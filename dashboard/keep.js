@@ -2,10 +2,11 @@
 //
 // The copy is the page's main part as it stands: canvases become pictures, the elements of our own (which live in
 // shadow roots) become plain ones with their styles nested under a class, fonts of the text are written into it.
-// What only works in a running page is left out: icons, tool bars, scripts.
+// What only works in a running page is left out: icons, buttons, tool bars, scripts.
 
 const LEFT_OUT = "script, iframe, link, template, [data-testid=stElementToolbar], [data-testid=stSkeleton],"
-  + " .modebar-container, .zoom, .tip, [hidden], .st-key-timebar [data-testid=stHorizontalBlock]";
+  + " [data-testid=stButton], [data-testid=stButtonGroup], [data-testid=stElementToolbarButton], .stButton,"
+  + " .stButtonGroup, .st-key-speed, .modebar-container, .zoom, .tip, [hidden], .st-key-timebar [data-testid=stHorizontalBlock]";
 const VARIABLES = ["text-color", "background-color", "secondary-background-color", "border-color", "primary-color",
   "font"];
 
@@ -59,6 +60,8 @@ function copied(node, styles) {
     const part = copied(child, styles);
     if (part) made.append(part);
   }
+  if (!made.childNodes.length && node.childElementCount && node.textContent.trim()) return null; // the frame of an icon
+  if (node.matches("[class*=st-key-tall_]")) made.style.height = `${node.clientHeight}px`; // not of the reader's window
   if (node.scrollTop) made.style.overflow = "hidden";
   return made;
 }
@@ -99,7 +102,7 @@ async function copyOfPage() {
     + `background:${background};width:${main.clientWidth}px;margin:0 auto;min-height:${main.scrollHeight}px`;
   const sheet = document.createElement("style");
   const plain = rules.filter((rule) => !(rule instanceof CSSFontFaceRule)).map((rule) => rule.cssText);
-  const own = `html, body { margin: 0; background: ${background}; } html { font-size: ${size}; }`;
+  const own = `html, body { margin: 0; background: ${background}; } html { font-size: ${size} !important; }`;
   sheet.textContent = [await fontRule(rules, look.fontFamily), ...plain, ...styles, own].join("\n");
   page.append(sheet, body);
   return { page, size, width: main.clientWidth, height: main.scrollHeight };

@@ -21,7 +21,7 @@ STYLE = """<style>
 .kv-now { display: flex; flex-wrap: wrap; gap: 0.1rem 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 .kv-now span { opacity: 0.65; margin-left: auto; }
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
-.kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 0.6rem; }
+.kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
   padding: 0.5rem 0.75rem 0.55rem; min-width: 0; }
 .kv-stats dt { font-size: 0.78rem; opacity: 0.72; white-space: nowrap; }
@@ -63,6 +63,15 @@ STYLE = """<style>
 .kv-table tr.on td { font-weight: 600; background: rgba(213, 94, 0, 0.08); }
 .kv-table tr.on td:first-child { box-shadow: inset 3px 0 0 #D55E00; }
 .kv-chips i { width: 14px; height: 14px; border-radius: 4px; display: inline-block; }
+[class*="st-key-tall_"] { height: max(320px, calc(100vh - 47rem)); }
+@media (min-width: 2200px) {
+  html { font-size: 19px !important; }
+  .stMainBlockContainer { max-width: none; padding: 2rem 3rem 3rem; }
+}
+@media (min-width: 3200px) {
+  html { font-size: 27px !important; }
+  .st-key-pages a { zoom: 0.85; }
+}
 </style>"""
 
 LOGO = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 150 30" width="150" height="30">

@@ -48,10 +48,14 @@ def with_line(figure: Written, x: float | None) -> Written:
     return Written({**found, "layout": {**layout, "shapes": [*layout.get("shapes", ()), line]}})
 
 
-def show(figure: go.Figure | Written, *, key: str, alt: str, bar: bool = True) -> None:
+def show(figure: go.Figure | Written, *, key: str, alt: str, bar: bool = True, tall: bool = False) -> None:
     """Draw a figure.
 
     Args:
         alt: what it shows, in words. bar: whether it has Plotly's buttons for zooming and saving.
+        tall: it is the page's big picture, and as high as the window has room for (`markup.STYLE`).
     """
-    st.plotly_chart(figure, key=key, config=CONFIG if bar else NO_BAR, alt=alt)
+    if tall:
+        st.plotly_chart(figure, key=f"tall_{key}", config=CONFIG if bar else NO_BAR, alt=alt, height="stretch")
+    else:
+        st.plotly_chart(figure, key=key, config=CONFIG if bar else NO_BAR, alt=alt)

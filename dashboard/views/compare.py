@@ -48,7 +48,7 @@ def render(view: TraceView, place: Place) -> None:
         st.caption(markup.plain(note))
     st.markdown("**Held memory over time (slots)**")
     figure = figures.side_by_side({view.name: measured(view), name: measured(other)})
-    plots.show(figure, key="compared", alt="Held slots of both runs over time")
+    plots.show(figure, key="compared", alt="Held slots of both runs over time", tall=True)
     st.dataframe(_table(found, view.name, name), hide_index=True, key="changes", height=420)
 
 

@@ -29,7 +29,8 @@ def render(view: TraceView, place: Place) -> None:
         axis = axis_choice("axis")
     found = findings_so_far(view)
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
-    plots.show(_at(picture, view, axis, place), key="occupancy", alt="Blocks by state over time, stacked")
+    plots.show(_at(picture, view, axis, place), key="occupancy", alt="Blocks by state over time, stacked",
+               tall=True)  # fmt: skip
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         title = waste_title(view) if name == "tail_waste" else title
         with column:

@@ -40,7 +40,7 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**Held memory: what is filled, what is empty (slots)**", width="content")
         axis = axis_choice("waste_axis")
     figure = figures.filled_and_empty(measured(view), axis, cursor=place.seq)
-    plots.show(figure, key="filled", alt="Filled and empty slots of held blocks over time")
+    plots.show(figure, key="filled", alt="Filled and empty slots of held blocks over time", tall=True)
     if facts["holes"] and not view.on_demand:
         st.markdown("**Free memory in pieces: external fragmentation**")
         figure = figures_more.fragmentation(holes_of(view), measured(view), axis, place.seq)
