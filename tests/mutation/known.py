@@ -229,6 +229,41 @@ KNOWN: dict[str, str] = {
         "engine/prefix.py: self._key = secrets.token_bytes(32) if key is None else key "
         "-> self._key = secrets.token_bytes( 31) if key is None else key"
     ): "a random key, a byte shorter",
+    (
+        "inspector/screen/blocks.py: "
+        'sound &= (copied[:, 0] >= 0) & (chunk.at("gen", after) == copied[:, 1]) '
+        '-> sound &= (copied[:, -1] >= 0) & (chunk.at("gen", after) == copied[:, 1])'
+    ): "where nothing is known of a copy, source and slots are both -1",
+    (
+        "inspector/screen/entries.py: "
+        "self.since = np.full(chunk.length, -1, dtype=np.int64)  # per RELEASE row: when the entry was taken "
+        "-> self.since = np.full(chunk.length, - 0, dtype=np.int64)  # per RELEASE row: when the entry was taken"
+    ): "every RELEASE row is given its own, and others are not looked at",
+    (
+        "inspector/screen/columns.py: "
+        "if at[0] >= 0 and at[-1] - at[0] == len(rows) - 1:  # as a rule "
+        "-> if at[0] >= 1 and at[-1] - at[0] == len(rows) - 1:  # as a rule"
+    ): "the same words, row by row or side by side",
+    (
+        "inspector/online.py: "
+        "if self._drops() > self._dropped:  # what is left tells no whole story "
+        "-> if self._drops() != self._dropped:  # what is left tells no whole story"
+    ): "what was dropped is never less than before",
+    (
+        "inspector/online.py: "
+        "lost = self._drops() > self._dropped "
+        "-> lost = self._drops() != self._dropped"
+    ): "what was dropped is never less than before",
+    (
+        "inspector/online.py: "
+        "_AT_ONCE = 256  # events: so few are looked at without waiting for more, where a look costs little "
+        "-> _AT_ONCE = 257  # events: so few are looked at without waiting for more, where a look costs little"
+    ): "a look asks for 256 events or for 4,096",
+    (
+        "inspector/screen/details.py: "
+        "if kind[0] in _DETAILED: "
+        "-> if kind[ -1] in _DETAILED:"
+    ): "they are of one kind; where they are not, nothing is looked up",
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.

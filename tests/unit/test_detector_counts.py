@@ -53,7 +53,7 @@ def but(*changes: tuple[int, int], host: int | None = None) -> tuple[int, ...]:
 
 
 def parked() -> HandTrace:
-    """Block 0 has gone to slot 5 of the host tier (events 0 to 10); sequence 2 holds block 1."""
+    """Block 0 has gone to slot 5 of the host tier (events 0 to 10), and sequence 2 holds block 1."""
     trace = one().lease(0, 7, 0, 3).event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, aux=5, details=(1, 7))
     trace.event(Kind.PREEMPT, seq_id=1, reason=Reason.SWAPPED).release(0, seq_id=1).unlease(0, 7).free(0)
     return trace.alloc(1, seq_id=2)
@@ -66,7 +66,7 @@ def leaving(lease: int) -> HandTrace:
 
 
 def back(*, waits: bool = False) -> HandTrace:
-    """And comes back into block 0 (events 11 to 13); its transfer is done unless it `waits`."""
+    """And comes back into block 0 (events 12 to 15); its transfer is done unless it `waits`."""
     trace = parked().event(Kind.RESUME, seq_id=1).alloc(0, seq_id=1).lease(0, 8, 0, 3)
     trace.event(Kind.SWAP_IN, block=0, gen=2, seq_id=1, lblock=0, fill=3, aux=5, details=(1, 8))
     return trace if waits else trace.unlease(0, 8)
@@ -154,7 +154,19 @@ def worker(*tables: list[tuple[int, int]]) -> HandTrace:
     return trace
 
 
+def read_early(*, second: bool) -> HandTrace:
+    """Of two steps that are open while block 0 comes back, the first or the second one reads it; the first one ends."""
+    trace = back(waits=True)
+    for reads_it in (not second, second):
+        step(trace)
+        if reads_it:
+            trace.event(Kind.SCHED, seq_id=1, lblock=2, fill=1, aux=pack_range(0, 3))
+    return trace.end().unlease(0, 8).end()
+
+
 LEFT: list[Case] = [
+    ("reads what is on its way back", "KV017@19", lambda: read_early(second=False)),
+    ("reads what will be back", "", lambda: read_early(second=True)),
     ("a lease, and no step ever", "KV005@1", lambda: HandTrace().alloc(0, seq_id=1).lease(0, 1, 0, 3)),
     ("a lease of a step that has ended", "KV005@5", lambda: lease_left(before=True, ends=True)),
     ("a lease of a step that is open", "?", lambda: lease_left(before=True, ends=False)),

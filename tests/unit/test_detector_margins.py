@@ -169,6 +169,13 @@ FENCES: list[Case] = [
      lambda: one().lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0, gen=2)),
     ("freed as this life under a lease alone", "KV017@8",
      lambda: one().lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0)),
+    ("let go as an earlier life, and as this one", "KV004@9",
+     lambda: one().event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0).alloc(0, seq_id=2)
+     .event(Kind.RELEASE, block=0, gen=1, seq_id=2, lblock=0, ref_before=1, ref_after=0)
+     .release(0, seq_id=2).free(0)),
+    ("a write of sequence 0 lands in the next life", "KV001@1[0:3] KV013@6",
+     lambda: HandTrace().alloc(0, seq_id=0).write(0, 0, 3, seq_id=0).begin((0, 0, 3, [(0, 1)])).release(0, seq_id=0)
+     .free(0).alloc(0, seq_id=2).end()),
     ("moved under its lease", "?", lambda: swapped((1, 7))),
     ("moved under its lease, with more details", "?", lambda: swapped((1, 7, 0))),
     ("moved under no lease", "?", lambda: swapped((1,))),

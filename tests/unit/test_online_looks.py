@@ -109,6 +109,8 @@ def test_without_witnesses_the_next_step_ends_the_one_before() -> None:
         assert online.step == value == online._sink.step
         online.emit(Kind.NOTE)
     assert noting.looks == [(0, 1), (1, 2)]
+    online.step = 0  # an older one is spoken of again
+    assert noting.looks == [(0, 1), (1, 2)]
     step(online, 1)
     online.step = 2  # now there are witnesses
     assert noting.looks == [(0, 1), (1, 2), (3, 2)]

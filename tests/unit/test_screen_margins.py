@@ -18,7 +18,7 @@ from kvscope.inspector.screen import plain
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.source import frozen
-from kvscope.traces.schema import Kind, Reason, pack_range
+from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 Case = tuple[str, str, Callable[[], HandTrace]]
 
@@ -80,7 +80,9 @@ def cached(size: int = 4, lblock: int = 0) -> HandTrace:
     return ended(publish(trace.commit(0), 0, lblock)).event(Kind.ADMIT, seq_id=2)
 
 
-def two_cached(first: tuple[int, ...] = (1, 2, 3, 4), second: tuple[int, ...] = (3, 6, 7, 4)) -> HandTrace:
+def two_cached(
+    first: tuple[int, ...] | None = (1, 2, 3, 4), second: tuple[int, ...] | None = (3, 6, 7, 4)
+) -> HandTrace:
     """Blocks 0 and 1 are published one behind the other, let go, and sequence 2 hits the first (events 0 to 16)."""
     trace = written().alloc(1, seq_id=1, lblock=1).write(1, 0, 4, seq_id=1, lblock=1)
     trace.begin((1, 0, 8, [(0, 1), (1, 1)])).end().commit(0).commit(1)
@@ -115,6 +117,21 @@ def reads(trace: HandTrace, lo: int, hi: int, *, first: int = 0) -> HandTrace:
     """A step of sequence 1; of its table nothing is told."""
     trace.event(Kind.STEP_BEGIN, aux=1)
     return trace.event(Kind.SCHED, seq_id=1, lblock=first, fill=1, aux=pack_range(lo, hi))
+
+
+def arrived(fill: int) -> HandTrace:
+    """So many slots of block 0 come back from the host tier (events 0 to 4)."""
+    trace = admitted().alloc(0, seq_id=1).lease(0, 8, 0, 4)
+    trace.event(Kind.SWAP_IN, block=0, gen=1, seq_id=1, lblock=0, fill=fill, aux=5, details=(1, 8))
+    return trace.unlease(0, 8)
+
+
+def slid(length: int) -> HandTrace:
+    """Sequence 1 has given back the first of two blocks; its worker's table has so many (event 8)."""
+    trace = written().alloc(1, seq_id=1, lblock=1).write(1, 0, 4, seq_id=1, lblock=1)
+    trace.release(0, seq_id=1, reason=Reason.WINDOW).free(0).event(Kind.STEP_BEGIN, aux=1)
+    return trace.event(Kind.SCHED, seq_id=1, lblock=7, fill=1, aux=pack_range(4, 8),
+                       details=(table_digest([1], [1], 1), length))  # fmt: skip
 
 
 def behind_a_window(slots: int) -> HandTrace:
@@ -163,6 +180,16 @@ POSITIONS: list[Case] = [
     ("a block where one was written", "entry@3, new block@3", lambda: written(1).alloc(1, seq_id=1)),
     ("a block where the last one ends", "", lambda: written(4).alloc(1, seq_id=1, lblock=1)),
     ("a block as far as can be told", "", lambda: hit(cached(512, 2**31 - 2), 0, 2**31 - 2)),
+    ("and a write behind it", "",
+     lambda: hit(cached(512, 2**31 - 2), 0, 2**31 - 2).alloc(1, seq_id=2, lblock=2**31 - 1)
+     .write(1, 0, 1, seq_id=2, lblock=2**31 - 1)),
+    ("reads with and without a word of its table", "", lambda: reads(computed(3), 0, 3)),
+    ("reads what came back", "", lambda: reads(arrived(4), 0, 4)),
+    ("reads one more than came back", "read before written@6", lambda: reads(arrived(3), 0, 4)),
+    *((f"reads what came back in {fill} slots", "read before written@6", lambda fill=fill: reads(arrived(fill), 0, 1))
+      for fill in (-1, 0, 5)),
+    *((f"a table of {length} behind a window", "" if length == 2 else "table@8", lambda length=length: slid(length))
+      for length in (1, 2, 3)),
     ("a block farther than that", "positions@11", lambda: hit(cached(512, 2**31 - 1), 0, 2**31 - 1)),
     ("a block in front of all", "new block@1, positions@1", lambda: admitted().alloc(0, seq_id=1, lblock=-1)),
     ("gives back what is not written", "",
@@ -266,6 +293,7 @@ HITS: list[Case] = [
      lambda: hit(two_cached(second=(2, 6, 7, 4)), 1, 1, (2, 6, 7, 4))),
     ("a hit that leaves a place out", "hit content@17, hit prefix@17, joined in order@17",
      lambda: hit(two_cached(), 1, 2, (3, 6, 7, 4))),
+    ("a hit behind one, and neither tells anything", "", lambda: hit(two_cached(None, None), 1, 1, None)),
     ("a hit behind something else", "hit prefix@18", lambda: hit(two_cached().event(Kind.NOTE), 1, 1, (3, 6, 7, 4))),
 ]  # fmt: skip
 
@@ -285,6 +313,10 @@ COPIES: list[Case] = [
      lambda: copied().event(Kind.COPY_DONE, block=1, gen=1, fill=3)),
     ("a copy that another lets go", "copy done@10, transfers@11",
      lambda: copied().lease(1, 2, 0, 0).event(Kind.COPY_DONE, block=1, gen=1, fill=3).unlease(1, 1).unlease(0, 1)),
+    ("a copy that a lower block lets go", "copy done@10",
+     lambda: HandTrace().alloc(0, seq_id=3).alloc(1, seq_id=1).write(1, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2)
+     .share(1, seq_id=2).copy_on_write(1, 2, 3, seq_id=2).lease(0, 9, 0, 0).event(Kind.COPY_DONE, block=2, gen=1)
+     .unlease(0, 9).unlease(1, 1)),
     ("a copy into an earlier life", "copy done@16",
      lambda: copied().copy_done(0, 1).event(Kind.ABORT, seq_id=2).release(1, seq_id=2).free(1).alloc(1, seq_id=3)
      .lease(0, 1, 0, 3).copy_done(0, 1)),
