@@ -264,6 +264,11 @@ KNOWN: dict[str, str] = {
         "if kind[0] in _DETAILED: "
         "-> if kind[ -1] in _DETAILED:"
     ): "they are of one kind; where they are not, nothing is looked up",
+    (
+        "inspector/screen/screen.py: "
+        "taken = np.bincount(since[sign > 0], minlength=count) - np.bincount(since[sign < 0], minlength=count) "
+        "-> taken = np.bincount(since[sign > 0], minlength=count) - np.bincount(since[sign < 1], minlength=count)"
+    ): "of entries that are taken or given back none has the sign 0",
 }  # fmt: skip
 
 # Lines of which every mutant that ends, and gives room for what there is, does the same at another speed.
