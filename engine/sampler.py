@@ -74,8 +74,8 @@ def logprobs(
 def _draw(scaled: torch.Tensor, sequences: list[Sequence]) -> list[int]:
     """A token for each row [rows, vocab] of logits over their temperature.
 
-    Nearly always it is among the likeliest, and all that is asked of the others is how much they weigh together: to sort
-    a whole vocabulary takes as long as a layer of a small model, and is done only where that does not decide it.
+    Nearly always it is among the likeliest, and of the others only their weight together is asked: to sort a whole
+    vocabulary takes as long as a layer of a small model, and is done only where that does not decide it.
     """
     count = min(HEAD, scaled.shape[1])
     values, order = scaled.topk(count)
