@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -11,6 +13,17 @@ if TYPE_CHECKING:
 
 def transformers_model(path: Path) -> PreTrainedModel:
     """A GGUF file as transformers' fp32 model, read by transformers' own GGUF code, without a model hub."""
+    import gguf
+
+    # It reads the file once for the configuration and once for the tensors, and asks for the same names of every module.
+    with (
+        mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+    ):
+        return _read(path)
+
+
+def _read(path: Path) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
