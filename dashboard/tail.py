@@ -110,7 +110,10 @@ class Tail:
     def look(self, at_least: int = -1) -> TraceView:
         """The trace as it is now; one that is long and grows, as it was a while ago, but with event `at_least`."""
         with self._lock:
-            changed = self._refresh() or (self._reader.clean, self._live) != (self._view.clean, self._view.live)
+            grown, view = self._refresh(), self._view
+            # (another run may have been opened by `follow`, and need not be longer than the one before it)
+            now = (self._opened, self._reader.clean, self._live)
+            changed = grown or now != (view.opened, view.clean, view.live)
             if changed and not self._held(at_least):
                 self._view = self._snapshot()
             return self._view

@@ -18,6 +18,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.measures import summary
 from kvscope.inspector.state import state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, open_trace, reader
+from kvscope.traces.schema import Kind
 
 SHORT = 300
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
@@ -122,3 +123,17 @@ def test_a_trace_that_nobody_closed_is_read_again_when_a_part_of_it_is_gone(tmp_
     lost = len(whole.events) - len(cut.events)
     assert lost
     assert f"{lost} of {len(whole.events)} events are missing" in cut.damage
+
+
+def test_another_run_that_was_first_seen_by_a_refresh_is_what_is_looked_at(tmp_path: Path) -> None:
+    path, facts = tmp_path / "live.kvtrace", PoolFacts(8, 4)
+    with Recorder(path, pool=facts, sealing="inline") as sink:
+        for block in range(6):
+            sink.emit(Kind.ALLOC, block=block, gen=1, ref_before=0, ref_after=1)
+        tail = Tail("live", path)
+        assert (len(tail.look().events), tail.follow().moment.seq) == (6, 5)
+    with Recorder(path, pool=facts, sealing="inline", overwrite=True) as sink:
+        sink.emit(Kind.ALLOC, block=0, gen=1, ref_before=0, ref_after=1)  # fewer events than the run before
+        now = tail.follow()
+        view = tail.look()
+        assert (view.opened, len(view.events)) == (now.opened, 1)
