@@ -15,7 +15,7 @@ def transformers_model(path: Path) -> PreTrainedModel:
     """A GGUF file as transformers' fp32 model, read by transformers' own GGUF code, without a model hub."""
     import gguf
 
-    # It reads the file once for the configuration and once for the tensors, and asks for the same names of every module.
+    # It reads the file for the configuration and again for the tensors, and asks each module for the same names.
     with (
         mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
         mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
