@@ -94,9 +94,9 @@ class Follower:
     def look(self) -> Moment:
         """The trace as the reader has it now."""
         rows = self._reader.rows
-        for lo in range(self._rows, rows, _RUN):
+        # (numbered by what is there: a recorder that keeps the newest events has taken the first rows away)
+        for lo in range(self._reader.row_of(self._seq) if self._seq >= 0 else 0, rows, _RUN):
             self._take(Part(self._reader, lo, min(lo + _RUN, rows), _COLUMNS))
-        self._rows = max(rows, self._rows)
         names = {kind.name.lower(): int(self._kinds[kind]) for kind in Kind}
         return Moment(
             rows=self._rows, seq=self._seq, step=self._step,
@@ -110,6 +110,7 @@ class Follower:
         kind = part["kind"]
         if not len(kind):
             return
+        self._rows += len(kind)
         self._fold.apply(part)
         where, values, _ = self._sums.follow(part)
         self._kinds += np.bincount(kind, minlength=256)[:256]

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvscope.traces.details import DetailStore
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
-from kvscope.traces.sealed import SealedRows, Unreadable
+from kvscope.traces.sealed import Batch, SealedRows, Unreadable
 from kvscope.traces.tables import Names
 
 
@@ -16,7 +16,7 @@ class Loaded:
     def __init__(self, sealed: SealedRows) -> None:
         self._sealed = sealed
         self._store: EventArray = np.empty(0, EVENT_DTYPE)
-        self._batches = 0  # decoded so far
+        self._decoded: list[Batch] = []
         self._rows = 0  # in them
         self._removed = 0
         self._tail: EventArray | None = None
@@ -35,7 +35,11 @@ class Loaded:
 
     def update(self, tail: EventArray, names: Names) -> None:
         """Decode the batches that are new, and put the rows of the hot tail behind them."""
-        if self._tail is tail and self._batches == len(self._sealed.batches) and self._removed == self._sealed.removed:
+        if (
+            self._tail is tail
+            and len(self._decoded) == len(self._sealed.batches)
+            and self._removed == self._sealed.removed
+        ):
             return
         while not self._decode(names, len(tail)):
             pass
@@ -47,27 +51,28 @@ class Loaded:
         """False when a batch turned out to be unreadable, and there is one less now."""
         if self._removed != self._sealed.removed:
             if self._removed_known():
-                self._batches = self._rows = 0
+                self._store, self._count = np.empty(0, EVENT_DTYPE), 0  # what was handed out stays as it is
+                self._decoded, self._rows = [], 0
                 self.details.forget_sealed()
             self._removed = self._sealed.removed
         self._reserve(self._sealed.rows + beside)
         try:
-            for number in range(self._batches, len(self._sealed.batches)):
+            for number in range(len(self._decoded), len(self._sealed.batches)):
                 batch = self._sealed.batches[number]
                 events = self._store[self._rows : self._rows + batch.rows]
                 details = self._sealed.batch_events(number, events)
                 names.need(events)
                 self.details.add(batch.first_seq - batch.skip, details)
-                self._batches, self._rows = number + 1, self._rows + batch.rows
+                self._decoded.append(batch)
+                self._rows += batch.rows
         except Unreadable:
-            # It was the one at hand: all before it are here.
-            self._removed = self._sealed.removed
             return False
         return True
 
     def _removed_known(self) -> bool:
         """Whether a batch that is decoded here has been taken out since."""
-        return self._sealed.starts[min(self._batches, len(self._sealed.batches))] != self._rows
+        there = self._sealed.batches[: len(self._decoded)]
+        return len(there) < len(self._decoded) or any(a is not b for a, b in zip(there, self._decoded, strict=True))
 
     def _reserve(self, rows: int) -> None:
         if rows > len(self._store):

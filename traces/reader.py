@@ -294,7 +294,7 @@ class TraceReader:
 
     def fold_at(self, seq: int) -> BlockFold:
         """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
-        return self._seeker.fold(self.row_of(seq), BlockFold(self.num_blocks), self.clean and self.long)
+        return self._seeker.fold(lambda: self.row_of(seq), lambda: BlockFold(self.num_blocks), self.clean and self.long)
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""

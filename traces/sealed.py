@@ -8,7 +8,7 @@ into memory of their own anyway.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +59,9 @@ class SealedRows:
 
     def poll(self) -> None:
         """List the batches that were sealed since; what fails its checksum is left out, with a line of damage."""
-        for name in segments_in(self._place.names()):
+        there = segments_in(self._place.names())
+        self._let_go(self.segments.keys() - set(there))
+        for name in there:
             segment = self.segments.setdefault(name, SegmentReader(self._place, name))
             for entry in segment.poll():
                 skip = max(self.end - entry.first_seq, 0)
@@ -69,6 +71,19 @@ class SealedRows:
                 self.batches.append(Batch(segment, first, rows, skip, *entry[2:]))
                 self.starts.append(self.rows + rows)
                 self.end = first + rows
+
+    def _let_go(self, names: Set[str]) -> None:
+        """Segments that are not there any more: a recorder that keeps the newest events takes the oldest away."""
+        for name in names:
+            segment = self.segments.pop(name)
+            kept = [batch for batch in self.batches if batch.segment is not segment]
+            self.removed += len(self.batches) - len(kept)
+            self.batches[:] = kept
+        if names:
+            self._count()
+
+    def _count(self) -> None:
+        self.starts = [0, *np.cumsum([batch.rows for batch in self.batches]).tolist()]
 
     def gaps(self) -> list[tuple[int, int]]:
         """[lo, hi) of the seqs that are missing before and between batches."""
@@ -164,10 +179,12 @@ class SealedRows:
         message = batch.segment.read(batch.offset, batch.length, batch.crc)
         found = None if message is None else decode(message)
         if found is None:
-            at = self.batches.index(batch)
-            del self.batches[at]
-            self.starts = [0, *np.cumsum([b.rows for b in self.batches]).tolist()]
-            self.removed += 1
+            if batch.segment.name not in segments_in(self._place.names()):
+                self._let_go({batch.segment.name})
+            else:
+                self.batches.remove(batch)
+                self.removed += 1
+                self._count()
             raise Unreadable
         return found
 

@@ -32,22 +32,26 @@ class Seeker:
         self._keys: Keyframes | None = None
         self._removed = 0
 
-    def fold(self, row: int, start: BlockFold, keep: bool) -> BlockFold:
-        """What the rows before `row` have made of every block.
+    def fold(self, row_of: Callable[[], int], start: Callable[[], BlockFold], keep: bool) -> BlockFold:
+        """What the rows before a row have made of every block.
 
         Args:
+            row_of: that row, as rows are numbered now: another one once a part of the trace has gone.
             start: before the first row.
             keep: the trace is closed and long: its keyframes are read from their file, or written there.
         """
-        if self._keys is None or self._removed != self._sealed.removed:
-            self._keys, self._removed = Keyframes(start), self._sealed.removed
-            base = load_base(self._place)
-            if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
-                self._keys.rebase(at, base[1])
-        self._extend(self._keys, keep)
-        at, fold = self._keys.before(row)
-        self._apply(fold, at, row)
-        return fold
+        while True:
+            if self._keys is None or self._removed != self._sealed.removed:
+                self._keys, self._removed = Keyframes(start()), self._sealed.removed
+                base = load_base(self._place)
+                if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
+                    self._keys.rebase(at, base[1])
+            self._extend(self._keys, keep)
+            row = row_of()
+            at, fold = self._keys.before(row)
+            self._apply(fold, at, row)
+            if self._removed == self._sealed.removed:  # (else rows went meanwhile, and what was read is of others)
+                return fold
 
     def _apply(self, fold: BlockFold, lo: int, hi: int) -> None:
         if hi > lo:

@@ -14,8 +14,10 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import OutOfBlocks, UsageError
 from kvscope.inspector.findings import check
+from kvscope.inspector.following import Follower
 from kvscope.inspector.state import PoolState, state_at
-from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, pack
+from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
+from kvscope.traces.schema import EVENT_DTYPE
 
 BLOCKS, SIZE = 24, 4
 
@@ -117,20 +119,56 @@ def test_a_reader_follows_while_segments_go(tmp_path: Path) -> None:
     pool = PoolFacts(BLOCKS, SIZE)
     rng = random.Random(0)
     with Recorder(tmp_path / "a", pool=pool, hot_rows=512, seal_rows=128, max_bytes=1 << 16) as sink:
-        trace, seen = open_trace(tmp_path / "a"), 0
+        trace, last = open_trace(tmp_path / "a"), -1
         for i in range(120_000):
             sink.emit(3, block=i % BLOCKS, lblock=rng.getrandbits(30), aux=i)
             if i % 3000 == 0:
                 trace.refresh()
                 events, seqs = trace.events, trace.seqs
-                assert events["aux"].tolist() == seqs.tolist()  # what it has read it keeps; what went before is a gap
+                assert events["aux"].tolist() == seqs.tolist()
                 assert sum(hi - lo for lo, hi in trace.gaps) == int(seqs[-1]) + 1 - len(seqs)
-                assert len(events) > seen
-                seen = len(events)
+                assert int(seqs[-1]) > last
+                last = int(seqs[-1])
                 late = open_trace(tmp_path / "a")
                 assert (late.events["aux"] == late.seqs).all()
                 time.sleep(0)
     assert int(open_trace(tmp_path / "a").seqs[0]) > 0
+
+
+@pytest.mark.parametrize("every", [97, 2500])
+@pytest.mark.parametrize("long", [False, True])
+def test_what_goes_while_a_reader_follows_changes_no_state(
+    tmp_path: Path, every: int, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if long:
+        monkeypatch.setattr(reader, "SETTLED_ROWS", 300)
+    path, memory = tmp_path / "a.kvtrace", MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), 4000)
+    sink = Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250,
+                    max_bytes=1 << 16)  # fmt: skip
+    trace, follower = open_trace(path), None
+    for seq, row in enumerate(memory.events.tolist()):
+        told = dict(zip(EVENT_DTYPE.names, row, strict=True))
+        assert sink.emit(**{name: told[name] for name in _EMITTED}) == seq
+        if seq % every == every - 1:
+            trace.refresh()
+            last = int(trace.seqs[-1])
+            same(state_at(trace, last), state_at(memory, last))
+            first = int(trace.seqs[0])
+            same(state_at(trace, first), state_at(memory, first))
+            assert len(trace.gaps) == (first > 0)
+            assert all("were let go" in line for line in trace.warnings)
+            follower = follower or Follower(trace)
+            now = follower.look()
+            assert now.seq == last
+            if every < 250:  # it has missed nothing
+                assert now.rows == last + 1
+                same(now.pool, state_at(memory, last))
+    sink.close()
+    assert first > 4000
+
+
+_EMITTED = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
 
 
 def test_limits_that_keep_nothing_are_refused(tmp_path: Path) -> None:
