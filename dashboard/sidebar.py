@@ -15,6 +15,7 @@ from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import go, move
 from kvscope.inspector.spans import model_facts
+from kvscope.traces.losses import Losses
 
 MAX_WARNINGS = 5
 STEPS_AMONG = 1 << 14  # events at the end, among which the last step is looked for
@@ -62,6 +63,8 @@ def _health(view: TraceView) -> None:
     """A banner for every warning; dropped events are an error, for what is shown is then not the whole story."""
     if view.dropped:
         st.error(f"{count_text(view.dropped)} events were dropped while recording", icon=":material/warning:")
+    if any(losses := Losses.of(view.reader)):
+        st.error(f"{losses} could not be written while recording", icon=":material/warning:")
     if view.live:
         _live(view)
         if st.button("Watch it live", key="watch", icon=":material/play_circle:", width="stretch"):

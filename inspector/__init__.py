@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult, Finding, check
     from kvscope.inspector.measures import series, summary
-    from kvscope.inspector.state import holders, state_at, tables_at
+    from kvscope.inspector.state import holders, sequence_blocks, state_at, tables_at
 
 _HOME = {
     "CheckResult": "findings",
     "Finding": "findings",
     "check": "findings",
     "holders": "state",
+    "sequence_blocks": "state",
     "series": "measures",
     "state_at": "state",
     "summary": "measures",
@@ -28,6 +29,7 @@ __all__ = [
     "Finding",
     "check",
     "holders",
+    "sequence_blocks",
     "series",
     "state_at",
     "summary",

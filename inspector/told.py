@@ -8,6 +8,7 @@ import numpy as np
 
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of, holes
 from kvscope.inspector.spans import benefit_ratio, block_times, model_facts, sequence_lengths, spread
+from kvscope.traces.losses import Losses
 from kvscope.traces.schema import Kind, Reason
 
 COUNT_NAMES = ("private", "shared", "in_transit", "cached", "quarantined", "free")
@@ -71,6 +72,7 @@ def told(
             "dropped_events": int(trace.dropped),
             "lost_events": max(lost, _missing(trace)),
             "let_go_events": _let_go(trace),  # of those, by its own limits
+            "lost_records": Losses.of(trace)._asdict(),
             "warnings": [str(w) for w in trace.warnings],
         },
     }

@@ -13,7 +13,10 @@ import os
 import struct
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ PWrite = Callable[[int, bytes, int], int]
 LATE_MAGIC = b"LATE"  # then crc32 of what follows it, u32 number of values, i64 seq, the values
 _LATE_HEADER = 20
 MAX_PENDING_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
 _CRC_TAIL = len(',"crc":"00000000"}')
 
 
@@ -101,13 +105,17 @@ class AppendFile:
         path: created; must not exist.
         pwrite: `os.pwrite`, or a stand-in for tests of a full disk.
         at: go on with a file that may exist, from this byte; what lies behind it is dropped.
+        counted: called after `missing` has changed.
     """
 
-    def __init__(self, path: Path, pwrite: PWrite = os.pwrite, at: int | None = None) -> None:
+    def __init__(self, path: Path, pwrite: PWrite = os.pwrite, at: int | None = None,
+                 counted: Callable[[], None] | None = None) -> None:  # fmt: skip
         self.path = path
         self.offset = at or 0
         self.lost = 0  # records given up because too much was pending
-        self._pending = b""
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._counted = counted
         self._pwrite = pwrite
         self._lock = threading.Lock()
         new = os.O_EXCL if at is None else os.O_NOFOLLOW
@@ -127,32 +135,84 @@ class AppendFile:
         self.offset += len(data)
 
     def append(self, data: bytes) -> bool:
-        """Append, or keep for the next try when the disk is full; never raises for a failed write."""
+        """Append one record, or keep it for the next try when the disk is full; never raises for a failed write.
+
+        With MAX_PENDING_BYTES waiting already, and no room for them, the record is lost.
+        """
         with self._lock:
-            if self._pending and len(self._pending) + len(data) > MAX_PENDING_BYTES:
+            before = self.missing
+            if self._pending:
+                self._write_pending()
+            if self._pending and self._pending_bytes + len(data) > MAX_PENDING_BYTES:
                 self.lost += 1
-                return False
-            self._pending += data
-        return self.flush()
+            else:
+                failing = bool(self._pending)
+                self._pending.append(data)
+                self._pending_bytes += len(data)
+                if not failing:
+                    self._write_pending()
+            left, after = len(self._pending), self.missing
+        self._tell(before, after)
+        return not left
 
     def flush(self) -> bool:
         """Try to write what is pending; True when nothing is left."""
         with self._lock:
-            if self._pending:
-                try:
-                    self.write(self._pending)
-                except OSError as error:
-                    log.debug("trace: cannot write %s: %s", self.path.name, error)
-                    return False
-                self._pending = b""
-        return True
+            before = self.missing
+            self._write_pending()
+            left, after = len(self._pending), self.missing
+        self._tell(before, after)
+        return not left
+
+    @property
+    def missing(self) -> int:
+        """Records that were handed over and are not in the file: those that wait, and those that were given up."""
+        return len(self._pending) + self.lost
+
+    def _tell(self, before: int, after: int) -> None:
+        if before != after and self._counted is not None:
+            self._counted()
+
+    def _write_pending(self) -> None:
+        """Write as many whole records as there is room for."""
+        while self._pending:
+            piece = self._piece()
+            done = 0
+            try:
+                while done < len(piece):
+                    done += self._pwrite(self._fd, piece[done:] if done else piece, self.offset + done)
+            except OSError as error:
+                log.debug("trace: cannot write %s: %s", self.path.name, error)
+            failed = done < len(piece)
+            while self._pending and len(self._pending[0]) <= done:
+                record = self._pending.popleft()
+                self.offset += len(record)
+                self._pending_bytes -= len(record)
+                done -= len(record)
+            if failed:
+                return
+
+    def _piece(self) -> bytes:
+        """The first of the records that wait: not all, for most tries on a full disk fail."""
+        if len(self._pending) == 1:
+            return self._pending[0]
+        taken = size = 0
+        for record in self._pending:
+            size += len(record)
+            taken += 1
+            if size >= _PIECE_BYTES:
+                break
+        return b"".join(islice(self._pending, taken))
 
     def cut(self) -> None:
         """Drop bytes that failed writes left behind the end."""
         os.ftruncate(self._fd, self.offset)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file, without half a record at its end; a second call does nothing."""
         if self._fd >= 0:
+            if self._pending:
+                with suppress(OSError):
+                    self.cut()
             os.close(self._fd)
             self._fd = -1

@@ -1,7 +1,8 @@
 """The hot tail `hot.bin`: rows that no segment holds yet, in a file mapped by the writer.
 
     0       header, 4096 bytes: magic "KVSHOT01", u32 row bytes (56), u32 detail bytes (72), u64 capacity C,
-            a power of two; i64 sealed (rows below it are in segments), i64 dropped, i64 clipped
+            a power of two; i64 sealed (rows below it are in segments), i64 dropped, i64 clipped, i64 facts, details and
+            names that are not in their files
     4096    C rows, as row_layout.py lays them out; row `seq` in slot seq % C, committed by its mark seq + 1
     then    C detail records: 8 int64 values, right-aligned, and a mark (seq + 1) * 16 + number of values
 
@@ -32,7 +33,7 @@ _LOOKS = 8
 _PIECE, _RUN = 1 << 13, 1 << 8  # slots that are read at once; that are read again for one
 _EMPTY = 2  # pieces that a batch leaves which is sealed just now
 HEADER = struct.Struct("<8sIIQ")
-COUNTERS_AT = HEADER.size
+COUNTERS, COUNTERS_AT = "<6q", HEADER.size
 HEADER_BYTES = 4096
 DETAIL_VALUES = 8
 DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
@@ -51,6 +52,9 @@ class Counters(NamedTuple):
     sealed: int
     dropped: int
     clipped: int
+    facts: int = 0  # from here on: not in their files
+    details: int = 0
+    names: int = 0
 
 
 class HotTail(NamedTuple):
@@ -134,7 +138,7 @@ class HotWriter:
 
     def count(self, counters: Counters) -> None:
         """Publish the counters."""
-        struct.pack_into("<3q", self.map, COUNTERS_AT, *counters)
+        struct.pack_into(COUNTERS, self.map, COUNTERS_AT, *counters)
 
     def take_details(
         self, first: int, last: int
@@ -154,6 +158,7 @@ class HotWriter:
         if self._fd >= 0:
             if remove:
                 self.path.unlink(missing_ok=True)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping, which may live on, would hold it
             os.close(self._fd)
             self._fd = -1
 
@@ -235,7 +240,7 @@ def _tail_of(file: _Bytes | _File, *, live: bool) -> tuple[HotTail, list[str]]:
         or not capacity
     ):
         return NO_TAIL._replace(live=live), ["hot tail has a damaged header: unsealed events are lost"]
-    counters = Counters(*struct.unpack_from("<3q", head, COUNTERS_AT))
+    counters = Counters(*struct.unpack_from(COUNTERS, head, COUNTERS_AT))
     ring = _Ring(file, capacity)
     warnings = [] if ring.details == capacity else [f"hot tail is torn: {file.size} of {file_bytes(capacity)} bytes"]
     seqs, rows = ring.committed(counters.sealed, every=not live)
@@ -354,5 +359,5 @@ def hot_image(tail: HotTail) -> bytes:
         record = records[seq & capacity - 1]
         record[DETAIL_VALUES - len(values) : DETAIL_VALUES] = values
         record[DETAIL_VALUES] = (seq + 1) * 16 + len(values)
-    head = HEADER.pack(MAGIC, ROW_BYTES, DETAIL_BYTES, capacity) + struct.pack("<3q", *tail.counters)
+    head = HEADER.pack(MAGIC, ROW_BYTES, DETAIL_BYTES, capacity) + struct.pack(COUNTERS, *tail.counters)
     return head.ljust(HEADER_BYTES, b"\0") + rows.tobytes() + records.tobytes()

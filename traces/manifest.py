@@ -7,6 +7,7 @@ reading, and a flipped bit or an edit shows.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import zlib
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from kvscope.traces.folder import MANIFEST
 from kvscope.traces.place import Place
 from kvscope.traces.schema import FORMAT_VERSION
 from kvscope.traces.sink import PoolFacts
+
+log = logging.getLogger(__name__)
 
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -41,6 +44,16 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / MANIFEST)
+
+
+def finish_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
+    """`write_manifest` at the end of a trace; what fails is logged, and False."""
+    try:
+        write_manifest(folder, manifest)
+    except OSError as error:
+        log.warning("trace: the manifest of %s could not be completed: %s", folder, error)
+        return False
+    return True
 
 
 def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:

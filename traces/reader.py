@@ -21,6 +21,7 @@ from kvscope.traces.folder import BASE
 from kvscope.traces.frames import frame_of
 from kvscope.traces.hot import NO_TAIL
 from kvscope.traces.loaded import Loaded
+from kvscope.traces.losses import Losses, known_losses, not_closed, notes
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.ondemand import DetailsOnDemand, on_demand, read_only
 from kvscope.traces.place import place_of
@@ -185,14 +186,10 @@ class TraceReader:
             found += [f"{name}.arrows: the last index entry is torn" for name in self._sealed.torn()]
             found += self._names.damage()
             if not self.clean:
-                found.append("the trace was not closed: its writer was stopped; all that it acknowledged is here")
+                found.append(not_closed(self.losses, self.manifest))
         found += holes(self.gaps, self.let_go)
-        if self.dropped:
-            found.append(f"{self.dropped} events were dropped by the writer: it could not write to its disk")
         clipped = max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
-        if clipped:
-            found.append(f"{clipped} events hold a value cut to its column's range")
-        return found
+        return found + notes(self.dropped, self.losses, clipped, live=self.live)
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of the row `seq`, None where it has none."""
@@ -341,6 +338,11 @@ class TraceReader:
         self._loaded.details.add_late(self._names.poll())
         self._names.need(self._tail)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
+
+    @property
+    def losses(self) -> Losses:
+        """Facts, details and names that the writer could not put on its disk."""
+        return known_losses(self._hot.counters[3:], self.manifest)
 
     @property
     def let_go(self) -> int:

@@ -31,7 +31,8 @@ from kvscope.traces.compiled import compile_details
 from kvscope.traces.files import PWrite, dump_late, dump_line
 from kvscope.traces.folder import HOT, MANIFEST, claim_folder, kept_folder
 from kvscope.traces.hot import DETAIL_BYTES, DETAIL_PACK, DETAIL_VALUES, HEADER_BYTES, Counters, HotWriter
-from kvscope.traces.manifest import write_manifest
+from kvscope.traces.losses import Losses, as_members, close_streams, losses_of
+from kvscope.traces.manifest import finish_manifest, write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
 from kvscope.traces.retention import Kept, Retention
@@ -105,7 +106,7 @@ class Recorder(SheetWriter):
         self._retention = Retention(self.path, pool.num_blocks, max_bytes, max_age_s) if limited else None
         self.pool = pool
         self.dropped = 0
-        self._unmarked = 0  # dropped since the last GAP row
+        self._unmarked, self._lost_before = 0, Losses()  # dropped since the last GAP row; of the writer before
         self._seal_rows = seal_rows
         self._seal_after_s = seal_after_s
         self._sealed = 0  # rows below are in segments
@@ -137,7 +138,7 @@ class Recorder(SheetWriter):
             write_manifest(self.path, self._manifest)
             self._hot = HotWriter(self.path / HOT, hot_rows)
             self._segments = SegmentWriter(self.path, pwrite, max_batches, *limits, first=left.segment if left else 0)
-            self._streams = open_streams(self.path, pwrite, resumed=left is not None)
+            self._streams = open_streams(self.path, pwrite, left is not None, self._publish)
         self._site_file, self._actor_file, self._fact_file, self._late_file = self._streams
         self._attach(self._hot.map, HEADER_BYTES, hot_rows)
         self._marks = self._rows["mark"]
@@ -157,7 +158,7 @@ class Recorder(SheetWriter):
     def _continue(self, left: Left) -> None:
         """Take up numbers, names and clock where the writer before has left them."""
         self._next = self._sealed = self._sealing = left.end
-        self.dropped, self.clipped = left.dropped, left.clipped
+        self.dropped, self.clipped, self._lost_before = left.dropped, left.clipped, left.losses
         self._clock_start -= left.passed_ns(self._manifest["clock"]["wall_ns"])
         self._t = self._clock() - self._clock_start
         self._manifest |= {name: left.manifest[name] for name in ("clock", "meta") if name in left.manifest}
@@ -219,16 +220,10 @@ class Recorder(SheetWriter):
         except OSError as error:
             complete = False
             log.warning("trace: %s could not be completed: %s", self.path, error)
-        for stream in self._streams:
-            complete = stream.flush() and not stream.lost and complete
-            stream.close()
+        complete = close_streams(self._streams) and complete
         self._publish()
         self._manifest.update(clean=complete, events=self._next, dropped=self.dropped, clipped=self.clipped)
-        try:
-            write_manifest(self.path, self._manifest)
-        except OSError as error:
-            complete = False
-            log.warning("trace: the manifest of %s could not be completed: %s", self.path, error)
+        complete = finish_manifest(self.path, self._manifest | as_members(self.losses)) and complete
         self._hot.close(remove=complete)
 
     def __enter__(self) -> Recorder:
@@ -347,8 +342,13 @@ class Recorder(SheetWriter):
                 for stream in self._streams:
                     stream.flush()
 
+    @property
+    def losses(self) -> Losses:
+        """Facts, details and names that the disk has not taken, so far or for good."""
+        return losses_of(self._streams, self._lost_before)
+
     def _publish(self) -> None:
-        self._hot.count(Counters(self._sealed, self.dropped, self.clipped))
+        self._hot.count(Counters(self._sealed, self.dropped, self.clipped, *self.losses))
 
     def _store_site(self, number: int, site: Site) -> None:
         self._site_file.append(dump_line({"i": number, "frames": site.frames}))

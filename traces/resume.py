@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from kvscope.traces.codec import encode_batch
 from kvscope.traces.files import AppendFile, PWrite, read_late, read_lines
 from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, segments_in
 from kvscope.traces.hot import HotTail
+from kvscope.traces.losses import Losses
 from kvscope.traces.manifest import count_of
 from kvscope.traces.place import FolderPlace
 from kvscope.traces.reader import TraceReader
@@ -36,6 +38,7 @@ class Left(NamedTuple):
     actors: list[str]
     dropped: int
     clipped: int
+    losses: Losses
 
     def passed_ns(self, wall_ns: int) -> int:
         """How long ago the trace began, by the wall clock; times never go back, whatever that clock says."""
@@ -71,7 +74,7 @@ def take_over(path: Path, pool: PoolFacts, pwrite: PWrite) -> Left:
         raise TraceError(f"cannot go on with {path}: {error.strerror or error}") from error
     return Left(
         trace.manifest, end, t_ns, number, list(trace.sites), list(trace.actors), trace.dropped,
-        max(tail.counters.clipped, count_of(trace.manifest, "clipped")),
+        max(tail.counters.clipped, count_of(trace.manifest, "clipped")), trace.losses,
     )  # fmt: skip
 
 
@@ -97,7 +100,7 @@ def _seal(path: Path, trace: TraceReader, tail: HotTail, number: int, pwrite: PW
     return True
 
 
-def open_streams(path: Path, pwrite: PWrite, resumed: bool) -> list[AppendFile]:
+def open_streams(path: Path, pwrite: PWrite, resumed: bool, counted: Callable[[], None]) -> list[AppendFile]:
     """The files beside the events: new ones, or each from the end of its last whole record on."""
     place, streams = FolderPlace(path), []
     for name in (SITES, ACTORS, FACTS, LATE):
@@ -105,5 +108,5 @@ def open_streams(path: Path, pwrite: PWrite, resumed: bool) -> list[AppendFile]:
         if resumed:
             data = place.read(name) if place.has(name) else b""
             used = read_late(data)[2] if name == LATE else read_lines(data)[2]
-        streams.append(AppendFile(path / name, pwrite, at=used))
+        streams.append(AppendFile(path / name, pwrite, at=used, counted=counted))
     return streams

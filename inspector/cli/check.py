@@ -97,6 +97,7 @@ def _check_one(
         sys.stderr.writelines(f"{line}\n" for line in ([] if as_json else accepted.lines(opened, listed)))
     if as_json:
         told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
+        told["lost_records"] = reader.losses._asdict()
         return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})
     if result.nothing_to_check:
         text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
@@ -104,14 +105,15 @@ def _check_one(
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
-        sys.stdout.write(about + clean_line(result, reader.missing) + "\n")
+        sys.stdout.write(about + clean_line(result, reader.missing, str(reader.losses)) + "\n")
     return _Told(result, opened, taken, {})
 
 
-def clean_line(result: CheckResult, missing: int = 0) -> str:
-    """One line that says how much was checked, and what could not be: `missing` events were lost."""
-    lost = f"{missing:,} event{'s are' if missing > 1 else ' is'} missing"
-    verdict = f"clean as far as recorded: {lost}; " if missing else "clean: "
+def clean_line(result: CheckResult, missing: int = 0, losses: str = "") -> str:
+    """One line that says how much was checked, and what could not be: `missing` events and `losses` were lost."""
+    lost = [f"{missing:,} event{'s are' if missing > 1 else ' is'} missing"] if missing else []
+    lost += [f"{losses} were not written"] if losses else []
+    verdict = f"clean as far as recorded: {', '.join(lost)}; " if lost else "clean: "
     idle = f"; nothing to look at for {' '.join(name for name, _ in result.idle)}" if result.idle else ""
     return (
         f"{verdict}checked {result.events:,} events, {result.blocks:,} blocks, {result.slots:,} slots in "

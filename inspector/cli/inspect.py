@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kvscope.inspector.cli._files import readable
 from kvscope.inspector.units import number, percent, size, span
+from kvscope.traces.losses import Losses
 
 
 def inspect(
@@ -70,6 +71,8 @@ def show(console: Console, name: str, m: dict[str, Any]) -> None:
         rest = ": what follows comes from what else was written" if not m["events"] else ""
         of = f"all {lost:,}" if not m["events"] else f"{lost:,} of {lost + m['events']:,}"
         console.print(Text(f"damaged: {of} events are missing{rest}", style="bold red"))
+    if any(losses := Losses(**health["lost_records"])):
+        console.print(Text(f"damaged: {losses} could not be written by its recorder", style="bold red"))
     _requests(table, m, requests)
     _blocks(table, m, geometry)
     _ratios(table, m)
@@ -160,12 +163,14 @@ def _times(table: Table, m: dict[str, Any]) -> None:
 
 
 def _health(console: Console, health: dict[str, Any]) -> None:
+    losses = Losses(**health["lost_records"])
     bad = health["dropped_events"] or health["lost_events"]
     closed = "closed cleanly" if health["clean_close"] else "not closed by its writer (interrupted, or still running)"
     state = (
         f"{health['dropped_events']:,} events dropped, {health['lost_events']:,} missing" if bad else "no event lost"
     )
-    style = "red" if bad else "green" if health["clean_close"] else "yellow"
+    state += f", {losses} not written" if any(losses) else ""
+    style = "red" if bad or any(losses) else "green" if health["clean_close"] else "yellow"
     console.print(f"\n[bold]trace[/]  [{style}]{closed}, {state}[/]")
     for line in health["warnings"]:
         console.print(Text(f"       {line}", style="yellow"))
