@@ -1,8 +1,7 @@
 """The hot tail `hot.bin`: rows that no segment holds yet, in a file mapped by the writer.
 
     0       header, 4096 bytes: magic "KVSHOT01", u32 row bytes (56), u32 detail bytes (72), u64 capacity C,
-            a power of two; i64 sealed (rows below it are in segments), i64 dropped, i64 clipped, i64 facts, details and
-            names that are not in their files
+            a power of two; i64 sealed (rows below are in segments), dropped, clipped, facts, details, names (lost)
     4096    C rows, as row_layout.py lays them out; row `seq` in slot seq % C, committed by its mark seq + 1
     then    C detail records: 8 int64 values, right-aligned, and a mark (seq + 1) * 16 + number of values
 
@@ -39,10 +38,8 @@ DETAIL_VALUES = 8
 DETAIL_BYTES = (DETAIL_VALUES + 1) * 8
 # By number of values: writes them and then their mark, so that they end where the record ends.
 DETAIL_PACK = tuple(struct.Struct(f"<{count + 1}q").pack_into for count in range(DETAIL_VALUES + 1))
-
 _POPULATE_WRITE = 23  # of Linux; Python names it from 3.14 on
 _WARMED = 1 << 17  # bytes at once: no other thread runs meanwhile
-
 _SIXTEENS = np.arange(16, (1 << 17) + 16, 16, dtype=np.int64)
 
 
