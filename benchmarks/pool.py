@@ -88,7 +88,7 @@ def pool_bodies(num_blocks: int, sink: Recorder | None) -> Bodies:
     def share() -> int:
         if begin is not None:
             begin()
-        pool.retain_row(mine, SHARE, seq_id=3, reason=FORK)
+        pool.retain_row(mine, SHARE, seq_id=3, lblock=0, reason=FORK)
         if begin is not None:
             begin()
         pool.release_row(mine, seq_id=3, lblock=0, reason=STOP)

@@ -36,7 +36,8 @@ _BULK = 7  # rows from here on are cheaper as arrays
 _HANDED_OUT = ENTRY | WRITING * STATE
 _FRESH, _NOTHING = np.array(_HANDED_OUT), np.array(0)  # numpy is faster with these than with numbers
 _add = np.add
-_PLAIN_END = ENTRY | PUBLISHED * STATE  # words of at most one entry below this: not in the prefix index
+_INDEXED = PUBLISHED * STATE  # words without an entry below this: not in the prefix index
+_PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this
 
 
 class BlockPool(BlockLife):
@@ -179,7 +180,7 @@ class BlockPool(BlockLife):
         if self.sink is not None:
             self.sink.emit(FREED, reason, block, self._gen[block], 0, 0, 0)
 
-    def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, reason: Reason, lblock: int = 0) -> None:
+    def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """`retain` of a table row from logical block `lblock` on; the blocks are distinct and in a table already."""
         words = self.words[blocks]
         low, high = _span(words) if len(blocks) >= _BULK else (0, 0)
@@ -246,7 +247,7 @@ class BlockPool(BlockLife):
         self.num_shared -= int(np.count_nonzero(words < 2 * ENTRY)) - alone
         self.words[blocks] = words
         unheld = words < ENTRY
-        plain = unheld & (words < _PLAIN_END - ENTRY)
+        plain = unheld & (words < _INDEXED)
         if not quiet:
             plain &= (self.leases[blocks] == 0) & (self.last_use_step[blocks] <= self.completed_step)
         if plain.any():
@@ -255,14 +256,12 @@ class BlockPool(BlockLife):
             self._unheld(block, reason)
 
     def _references(self, blocks: IntArray, words: IntArray, low: int, high: int, change: int) -> tuple[Ints, Ints]:
-        """References of these blocks before and after each gets `change` table entries; numbers where all are equal.
+        """References of these blocks before and after each gets `change` table entries; numbers where all are alike.
 
         low, high: the least and the greatest of their `words`.
         """
-        low, high = low >> 32, high >> 32
-        if self.open_leases == 0 and low == high:
-            return low, low + change
-        before = (words >> 32) + self.leases[blocks]
+        alike = self.open_leases == 0 and low == high
+        before: Ints = low >> 32 if alike else (words >> 32) + self.leases[blocks]
         return before, before + change
 
     def _free_many(self, blocks: IntArray, lives: IntArray, reason: Reason) -> None:

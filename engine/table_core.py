@@ -59,7 +59,7 @@ class TableCore:
         self._lock = (lock_factory or threading.Lock)()
         self._tables: dict[int, SequenceTable] = {}
         self._steps = StepLedger()
-        self._stamped = -2  # the step that the sink puts on its rows, as far as it was told
+        self._stamped: int | None = None  # the step that the sink puts on its rows, as far as it was told
         # Whether writes are ours: a planted fault that replaces a part of them sees each one.
         own = type(self)._write is TableCore._write and type(self)._needs_copy is TableCore._needs_copy
         self._plain = own

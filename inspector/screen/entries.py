@@ -65,7 +65,7 @@ class EntryPass:
         self.chunk, self.held = chunk, held
         self.rows = chunk.rows(*_ENTRY)
         self.current = np.zeros(chunk.length, dtype=np.bool_)  # RELEASE rows of the block that the place holds
-        self.since = np.full(chunk.length, -1, dtype=np.int64)  # per RELEASE row: when the entry was taken
+        self.since = np.empty(chunk.length, dtype=np.int64)  # per RELEASE row: when the entry was taken; else anything
 
     def _sorted(self) -> None:
         """The rows, and what is held at their places, by place and time."""
@@ -97,7 +97,7 @@ class EntryPass:
         before = after - sign
         newest = runs.last(took)  # of a RELEASE: the last entry taken before it
         previous = np.full(len(sign), -1, dtype=np.int64)  # of a take: the take before it in the same place
-        takes = took.nonzero()[0]
+        takes = np.flatnonzero(took)
         if len(takes):
             near = np.append(-1, takes[:-1])
             previous[takes] = np.where(near >= start[takes], near, -1)
@@ -116,7 +116,7 @@ class EntryPass:
         bad = np.where(took, ~sound_take, ~same)
         if bad.any():
             suspects["entry"] = self.local[bad & own]
-        given = (~took).nonzero()[0]
+        given = np.flatnonzero(~took)
         self.current[self.local[given]] = before[given] == 1
         self.since[self.local[given]] = np.where(found[given], number[target[given]], -1)
         return self._left(after, newest, previous)

@@ -274,7 +274,7 @@ class Screen:
     def _witnesses(self, chunk: Chunk, blocks: BlockPass, sequences: SequencePass, found: dict[str, IntArray]) -> None:
         """The pool's own counters at each WITNESS are those that its events make."""
         rows, detail = chunk.detail(Kind.WITNESS)
-        count, width = len(rows) + 1, len(COUNTED) + 1
+        count, width = len(rows) + 1, len(COUNTED)
         witnessed = counted(chunk, rows, 0)
         since = witnessed.take(blocks.rows)  # the witness that first sees the row; none: the last of all
         before, after = blocks.counts()

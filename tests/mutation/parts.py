@@ -32,19 +32,19 @@ class Part:
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "details", "entries", "plain", "runs", "screen", "sequences", "transfers")
 _DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state", "detector_margins", "detector_counts",
-                   "detectors_life", "detectors_sharing",
+                   "screen_and_replay", "detectors_life", "detectors_sharing",
                    "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")), GOLDEN,
                    f"{PROPERTY}histories_every_way.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
-        (f"{PROPERTY}free_list.py", f"{UNIT}pool_margins.py", *POOL_QUICK),
+        (f"{PROPERTY}free_list.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
     "tables": Part(
         ("engine/tables.py", "engine/table_core.py", "engine/copies.py"),
-        (f"{UNIT}pool_margins.py", *POOL_QUICK),
+        (f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),

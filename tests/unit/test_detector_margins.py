@@ -302,6 +302,23 @@ def test_a_mismatch_says_what_its_checker_has_told(
     assert " ".join(re.findall(r"0x\d+|s?-?\d+", told)) == numbers
 
 
+@pytest.mark.parametrize(("gen", "details", "told"), [
+    (1, (0, 1, 0, 3), True), (1, (0, 1, 0, 3, 9), True), (1, (0, 1, 0), False), (1, None, False),
+    (0, (0, 1, 0, 3), False), (2, (0, 1, 0, 3), False),
+])  # fmt: skip
+@pytest.mark.parametrize("into", [3, 2])
+def test_a_mismatch_tells_of_the_copy_that_filled_this_life(
+    gen: int, details: tuple[int, ...] | None, told: bool, into: int
+) -> None:
+    trace = copied(0, (0, 3)).alloc(2, seq_id=3)
+    trace._details = {} if details is None else {3: details}
+    trace.event(Kind.MISMATCH, reason=Reason.PROVENANCE, block=into, gen=gen, seq_id=2, fill=1, aux=1, details=(16, 17))
+    said = [finding.why for finding in check(trace).findings if finding.code == "KV023"]
+    copy = " Slots [0:3] of b3#1 were to be copied from b0#1 (seq 3)"
+    assert [why.endswith(copy) for why in said] == [told and into == 3]
+    assert [" to be copied " in why for why in said] == [told and into == 3]
+
+
 @pytest.mark.parametrize("reason", [Reason.NONE, Reason.CAPACITY, Reason.TOKEN_BUDGET, Reason.SWAPPED])
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.WAIT, Kind.MISMATCH])
 def test_rows_for_other_reasons_say_nothing(kind: Kind, reason: Reason) -> None:

@@ -105,6 +105,31 @@ def test_a_ledger_begins_with_nothing_but_its_blocks() -> None:
     assert made.id_end >= 2**31
 
 
+@pytest.mark.parametrize("events", [0, 1])
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (3, 4), (4, 0)])
+def test_a_pool_has_the_size_from_which_it_changes_first(before: int, after: int, events: int) -> None:
+    trace = HandTrace()
+    for _ in range(events):
+        trace.event(Kind.NOTE)
+    made = ledger(trace.resize(before, after))
+    assert (made.num_blocks, made.id_end) == (before, before)
+
+
+@pytest.mark.parametrize(("known", "size", "unknown"), [
+    (0, 8, 8), (0, 5, 5), (0, 2, 2), (0, 0, 0), (2, 7, 5), (2, 4, 2), (2, 2, 0), (2, 1, 0), (5, 7, 0), (5, 3, 0),
+])  # fmt: skip
+def test_blocks_that_come_after_lost_events_are_not_known_either(known: int, size: int, unknown: int) -> None:
+    """Of five blocks so many are known again when the pool changes its size; then it grows by one more."""
+    made = ledger(HandTrace(num_blocks=5))
+    made.lose()
+    made.unknown_blocks -= known
+    change = made.handlers()[Kind.GROW]
+    change(row(aux=size), made.nobody)
+    assert (made.unknown_blocks, made.num_blocks, made.id_end) == (unknown, size, size)
+    change(row(aux=size + 1), made.nobody)
+    assert (made.unknown_blocks, made.num_blocks) == (unknown + 1 if unknown else 0, size + 1)
+
+
 @pytest.mark.parametrize(("details", "aux", "fill", "copy"), [
     ((7, 2, 1, 3), 0, 4, (7, 2, 1, 3)), ((7, 2, 1, 3, 9), 0, 4, (7, 2, 1, 3)), ((7, 2, 1), 0, 4, (0, 8, 0, 4)),
     (None, 0, 4, (0, 8, 0, 4)), (None, 1, 1, (1, 0, 0, 1)), (None, 3, 0, (3, 0, 0, 0)), (None, 4, 1, (4, -1, 0, 1)),

@@ -25,11 +25,13 @@ class Noting:
         self.looks: list[tuple[int, int]] = []  # (first event, how many)
         self.details: list[tuple[list[int], list[tuple[int, int]]]] = []  # told alone; (first, rows) told together
         self.learned: list[Any] = []
+        self.block_bytes = -1
         self.ended: list[int] = []
         self.suspects: dict[str, int] = {}
 
     def learn(self, facts: list[Any], block_bytes: int) -> None:
         self.learned += facts
+        self.block_bytes = block_bytes
 
     def look(self, parts: Any, first: int, singles: Any, bulk: Any, marks: Any = None) -> int:
         count = sum(len(part) for part in parts)
@@ -157,6 +159,16 @@ def test_facts_are_told_before_the_next_look_and_the_end_is_told() -> None:
     online.close()
     assert noting.looks[-1] == (2, 1)
     assert noting.ended == [3]
+
+
+@pytest.mark.parametrize(("given", "told"), [({}, 0), ({"block_bytes": 512}, 512)])
+def test_bytes_of_a_block_are_what_is_said_or_unknown(given: dict[str, int], told: int) -> None:
+    noting = Noting()
+    online = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=4), num_blocks=4, block_size=4, every=1,
+                             screen=lambda blocks, slots: noting, **given)  # fmt: skip
+    online.fact({"type": "model", "bytes_per_token": 64})
+    step(online, 1)
+    assert noting.block_bytes == told
 
 
 @pytest.mark.parametrize(("took", "before", "after"), [(0.1, 4096, 8192), (0.1, 32_768, 32_768), (0.5, 8192, 8192),

@@ -55,6 +55,20 @@ def test_tokens_that_need_eight_bytes_are_kept_beside_the_others() -> None:
         index.entry(3)
 
 
+@pytest.mark.parametrize("first", ["narrow", "wide"])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_tokens_of_both_widths_lie_side_by_side(first: str, order: tuple[int, ...]) -> None:
+    index = PrefixIndex(2, key=b"test")
+    index.expect(3)
+    root = index.root(())
+    prompts = {block: [block, 2 if (first == "narrow") == (i != 1) else 2**40] for i, block in enumerate(order)}
+    for block, tokens in prompts.items():
+        assert index.publish(block, index.child(root, tokens), root, tokens)
+    for block, tokens in prompts.items():
+        assert index.entry(block).tokens == tuple(tokens)
+        assert [index.same(block, root, other) for other in prompts.values()] == [b == block for b in prompts]
+
+
 def test_hashes_that_begin_alike_do_not_stand_for_each_other() -> None:
     index = PrefixIndex(2, key=b"test")
     root, one, other = index.root(()), b"a" * 16, b"a" * 15 + b"b"

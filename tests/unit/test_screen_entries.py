@@ -105,6 +105,24 @@ def test_pieces_say_what_the_loop_says(seed: int, wrong: float) -> None:
         assert held.seq_id.tolist() == [row[0] >> 32 for row in loop.rows()]
 
 
+@pytest.mark.parametrize(("block", "gen", "seq_id", "lblock", "bad"), [
+    (5, 2, 1, 3, []), (5, 1, 1, 3, [1]), (5, 3, 1, 3, [1]), (5, 5, 1, 3, [1]), (2, 2, 1, 3, [1]), (4, 2, 1, 3, [1]),
+    (5, 2, 2, 3, [1]), (5, 2, 1, 4, [1]),
+])  # fmt: skip
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_entry_is_given_back_as_it_was_taken(
+    block: int, gen: int, seq_id: int, lblock: int, bad: list[int], apart: bool
+) -> None:
+    trace = HandTrace(num_blocks=8).event(Kind.ALLOC, block=5, gen=2, seq_id=1, lblock=3)
+    trace.event(Kind.RELEASE, block=block, gen=gen, seq_id=seq_id, lblock=lblock)
+    events, details, held, found = trace.events, DetailTables(frozen(trace)), Entries.none(), list[int]()
+    for first, end in ((0, 1), (1, 2)) if apart else ((0, 2),):
+        suspects = dict[str, Any]()
+        held = EntryPass(Chunk(events[first:end], first, details), held).check(suspects)
+        found += [first + row for rows in suspects.values() for row in rows.tolist()]
+    assert found == bad
+
+
 def test_entries_are_parted_by_place_and_merged_again() -> None:
     rows = np.array([[place, block, 1, 10 + block] for block, place in enumerate((2, 5, 5, 9))], dtype=np.int64)
     every = Entries(rows)

@@ -60,7 +60,10 @@ def a_row(chance: random.Random, before: list[Any], other: int, keys: range) -> 
     if chance.random() < 0.2:
         name = chance.choice(("kind", "holder", "place", "lblock", "lo", "hi", "table"))
         value = chance.choice((WRITE, other, int(Kind.ALLOC))) if name == "kind" else getattr(row, name)
-        setattr(row, name, value if name == "kind" else value + chance.choice((-1, 1, 2)))
+        setattr(row, name, value if name == "kind" else value + chance.choice((-2, -1, 1, 2)))
+    elif chance.random() < 0.1 and kind == WRITE:  # slots left out, or written again
+        move = chance.choice((-1, 1))
+        row.lo, row.hi = row.lo + move, row.hi + move
     row.key = keys[min(len(before) // 40, len(keys) - 1)]
     return row
 

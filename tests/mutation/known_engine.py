@@ -1,0 +1,167 @@
+"""Survivors in the pool, the tables and the prefix cache that no test can tell apart from the original, and why."""
+
+from __future__ import annotations
+
+# `module: before -> after`. Each is argued for itself: a kind of mutant is never excused.
+ENGINE: dict[str, str] = {
+    "engine/free_list.py: if end <= self._capacity: -> if end < self._capacity:": (
+        "a run that ends where the ring does is put together of itself and of nothing"
+    ),
+    "engine/free_list.py: self._capacity = 2 * num_blocks + 16 -> self._capacity = 1 * num_blocks + 16": (
+        "a ring of as many places as there are blocks never overflows, however far round it goes"
+    ),
+    (
+        "engine/block_life.py: seq_id=seq_id, lblock=lblock, aux=slots | slots + 1 << 32, "
+        "-> seq_id=seq_id, lblock=lblock, aux=slots ^ slots + 1 << 32,"
+    ): "a slot is below 2**32: no bit is in both",
+    (
+        'engine/block_arrays.py: _EMPTY = {"leases": 0, "leased_slots": 0, "last_use_step": -1} '
+        '-> _EMPTY = {"leases": 0, "leased_slots": 0, "last_use_step": ~1}'
+    ): "any number below that of the first step says that none used it",
+    "engine/block_life.py: if self._leases[block] > 0: -> if self._leases[block] != 0:": "never less than 0",
+    "engine/block_life.py: if self._leases[block] == 0: -> if self._leases[block] <= 0:": "never less than 0",
+    (
+        "engine/pool.py: quiet = self.open_leases == 0 and self.newest_use <= self.completed_step "
+        "-> quiet = self.open_leases <= 0 and self.newest_use <= self.completed_step"
+    ): "leases are never less than 0",
+    (
+        "engine/pool.py: plain &= (self.leases[blocks] == 0) & (self.last_use_step[blocks] <= self.completed_step) "
+        "-> plain &= (self.leases[blocks] <= 0) & (self.last_use_step[blocks] <= self.completed_step)"
+    ): "leases are never less than 0",
+    (
+        "engine/pool.py: if data[8:] == data[:-8]: -> if data[8:] == data[:- 7]:"
+    ): "never equal, as the lengths differ: least and greatest are then looked for",
+    (
+        "engine/prefix.py: _LENGTHS = [_length(bytes(count)) for count in range(256)] "
+        "-> _LENGTHS = [_length(bytes(count)) for count in range( 255)]"
+    ): "made in advance: longer ones are made when they are needed",
+    (
+        "engine/block_life.py: while self.users and self.users[0][0] <= completed_step: "
+        "-> while self.users and self.users[0][0] == completed_step:"
+    ): "steps end one by one, in the order they began: the oldest open one is the one that ends",
+    (
+        "engine/block_life.py: while self.users and self.users[0][0] <= completed_step: "
+        "-> while self.users and self.users[ -1][0] <= completed_step:"
+    ): "a step that has ended keeps its users for a while: its number fences nothing any more",
+    "engine/free_list.py: if len(self.behind) >= AHEAD: -> if len(self.behind) > AHEAD:": (
+        "one more id lies in the list before all go into the ring"
+    ),
+    "engine/free_list.py: room = self._capacity - start -> room = self._capacity % start": (
+        "the ring overflows in its second half only, and there both are the same"
+    ),
+    "engine/pool.py: _HANDED_OUT = ENTRY | WRITING * STATE -> _HANDED_OUT = ENTRY ^ WRITING * STATE": (
+        "no bit is in both"
+    ),
+    (
+        "engine/pool.py: "
+        "if before > 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step: "
+        "-> if before != 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step:"
+    ): "whoever gets here held an entry: there was at least one reference",
+    (
+        "engine/pool.py: fill: Ints = low & FILL_MASK if low == high else words & FILL_MASK "
+        "-> fill: Ints = low & FILL_MASK if low >= high else words & FILL_MASK"
+    ): "the least is never above the greatest",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY + _INDEXED  # and words of one entry below this"
+    ): "no bit is in both",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY ^ _INDEXED  # and words of one entry below this"
+    ): "no bit is in both",
+    "engine/pool.py: _HANDED_OUT = ENTRY | WRITING * STATE -> _HANDED_OUT = ENTRY + WRITING * STATE": (
+        "no bit is in both"
+    ),
+    "engine/pool.py: elif held == 2: -> elif held <= 2:": "the first holder is told above, and there is one at least",
+    "engine/pool.py: self.num_shared -= held == 2 -> self.num_shared -= held <= 2": "one is too few to get here",
+    (
+        "engine/pool.py: ENTRY <= word < _PLAIN_END  # its only holder, and not in the index "
+        "-> ENTRY <= word == _PLAIN_END  # its only holder, and not in the index"
+    ): "what is in the index is full, so its word is greater: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: ENTRY <= word < _PLAIN_END  # its only holder, and not in the index "
+        "-> ENTRY == word < _PLAIN_END  # its only holder, and not in the index"
+    ): "a held block has a state, so its word is greater: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: ENTRY <= word < _PLAIN_END  # its only holder, and not in the index "
+        "-> ENTRY < word < _PLAIN_END  # its only holder, and not in the index"
+    ): "a held block has a state, so its word is greater than that of an entry alone",
+    (
+        "engine/pool.py: ENTRY <= word < _PLAIN_END  # its only holder, and not in the index "
+        "-> ENTRY <= word <= _PLAIN_END  # its only holder, and not in the index"
+    ): "what is in the index is full, so its word is greater",
+    (
+        "engine/pool.py: and self.newest_use <= self.completed_step -> and self.newest_use == self.completed_step"
+    ): "no step has ended that did not begin: it is never less",
+    (
+        "engine/pool.py: quiet = self.open_leases == 0 and self.newest_use <= self.completed_step "
+        "-> quiet = self.open_leases == 0 and self.newest_use == self.completed_step"
+    ): "no step has ended that did not begin: it is never less",
+    "engine/pool.py: and self.open_leases == 0 -> and self.open_leases <= 0": "leases are never less than 0",
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases <= 0 and low == high"
+    ): "leases are never less than 0",
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases == 0 and low >= high"
+    ): "the least is never above the greatest",
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases == 0 and low > high"
+    ): "never: the same references are told as an array of equal numbers",
+    "engine/pool.py: if data[8:] == data[:-8]: -> if data[ 9:] == data[:-8]:": (
+        "never equal, as the lengths differ: least and greatest are then looked for"
+    ),
+    "engine/pool.py: if data[8:] == data[:-8]: -> if data[ 7:] == data[:-8]:": (
+        "never equal, as the lengths differ: least and greatest are then looked for"
+    ),
+    "engine/pool.py: if data[8:] == data[:-8]: -> if data[8:] == data[:- 9]:": (
+        "never equal, as the lengths differ: least and greatest are then looked for"
+    ),
+    "engine/block_arrays.py: if added > 0: -> if added > -1:": "none are added: the arrays are copied",
+    "engine/block_arrays.py: if added > 0: -> if added >= 0:": "none are added: the arrays are copied",
+    (
+        "engine/free_list.py: self._head = start if start >= 0 else start + self._capacity "
+        "-> self._head = start if start >= 1 else start + self._capacity"
+    ): "the place behind the last one is the first one",
+    (
+        "engine/free_list.py: self._head = start if start >= 0 else start + self._capacity "
+        "-> self._head = start if start > 0 else start + self._capacity"
+    ): "the place behind the last one is the first one",
+    (
+        "engine/table_core.py: "
+        "pool.entries[block] > 1 or pool.state[block] == BlockState.PUBLISHED or slot < pool.leased_slots[block] "
+        "-> pool.entries[block] > 1 or pool.state[block] >= BlockState.PUBLISHED or slot < pool.leased_slots[block]"
+    ): "a block that a table holds is in none of the states behind",
+    "engine/table_core.py: return -1 -> return - 2": "no row has this number, and without a sink nobody looks for it",
+    "engine/table_core.py: return -1 -> return - 0": "without a sink nobody asks for the number",
+    "engine/table_core.py: return -1 -> return +1": "without a sink nobody asks for the number",
+    "engine/table_core.py: return -1 -> return ~1": "without a sink nobody asks for the number",
+    "engine/table_core.py: return -1 -> return 1": "without a sink nobody asks for the number",
+    (
+        "engine/prefix.py: for parent, block in zip(front, numbers, strict=True): "
+        "-> for parent, block in zip(front, numbers, strict=False):"
+    ): "both are made of the same blocks, and as long",
+    (
+        "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens "
+        "-> self._width = 0 + 4 * block_size  # of packed tokens"
+    ): "the first entry widens it",
+    (
+        "engine/prefix_store.py: size = 1 + (4 if self._tokens[at] == NARROW else 8) * self.block_size "
+        "-> size = 1 | (4 if self._tokens[at] == NARROW else 8) * self.block_size"
+    ): "the product is even",
+    (
+        "engine/table_core.py: "
+        "own = type(self)._write is TableCore._write and type(self)._needs_copy is TableCore._needs_copy "
+        "-> own = type(self)._write == TableCore._write and type(self)._needs_copy is TableCore._needs_copy"
+    ): "functions are equal when they are the same",
+    (
+        "engine/pool.py: alike = low == high  # as a rule: blocks of a prefix are full, and shared by the same tables "
+        "-> alike = low >= high  # as a rule: blocks of a prefix are full, and shared by the same tables"
+    ): "the least is never above the greatest",
+    (
+        "engine/prefix.py: self._key = secrets.token_bytes(32) if key is None else key "
+        "-> self._key = secrets.token_bytes( 31) if key is None else key"
+    ): "a random key, a byte shorter",
+}  # fmt: skip

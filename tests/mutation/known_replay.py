@@ -1,0 +1,116 @@
+"""Survivors in the detectors that no test can tell apart from the original, and why."""
+
+from __future__ import annotations
+
+# `module: before -> after`. Each is argued for itself: a kind of mutant is never excused.
+REPLAY: dict[str, str] = {
+    (
+        "inspector/detectors/records.py: last_use: int = -1  # ordinal of the last step that used it, known once it is "
+        "released -> last_use: int = - 2  # ordinal of the last step that used it, known once it is released"
+    ): "the same: any number below that of the first step says that none used it",
+    (
+        'inspector/detectors/ledger.py: host, own = self.ledger.host, fields.get("host_used", -1) '
+        '-> host, own = self.ledger.host, fields.get("host_used", ~1)'
+    ): "any number below 0 says that none is told",
+    (
+        "inspector/detectors/life.py: for lblock in range(start // size, (hi + size - 1) // size): "
+        "-> for lblock in range(start // size, (hi + size + 1) // size):"
+    ): "no slot of the block behind is read: at most what was looked at is looked at again",
+    (
+        "inspector/detectors/passing.py: if not self._lo <= seq < self._hi: "
+        "-> if not self._lo >= seq < self._hi:"
+    ): "read again more often, and the same",
+    (
+        "inspector/detectors/replay.py: self.id_end, self.lost = 2**31, True "
+        "-> self.id_end, self.lost = 2** 32, True"
+    ): "no id is 2**31 or more: the column has 32 bits",
+    (
+        "inspector/detectors/replay.py: self.id_end, self.lost = 2**31, True "
+        "-> self.id_end, self.lost = 3**31, True"
+    ): "no id is 2**31 or more: the column has 32 bits",
+    "inspector/detectors/replay.py: if block.place == QUARANTINED: -> if block.place >= QUARANTINED:": (
+        "of the words only `unplaced` comes behind it, and that is what it becomes"
+    ),
+    (
+        "inspector/detectors/replay.py: block.ref, block.ref_other = row.ref_after, -1 "
+        "-> block.ref, block.ref_other = row.ref_after, - 2"
+    ): "any number below 0 says that there is no other count",
+    (
+        "inspector/detectors/sharing.py: elif found is not None and row.lblock > 0: "
+        "-> elif found is not None and row.lblock != 0:"
+    ): "nothing stands in front of a block that tells no place",
+    (
+        "inspector/detectors/records.py: self.ref, self.ref_other, self.last_use, self.unbound_write = 0, -1, -1, -1 "
+        "-> self.ref, self.ref_other, self.last_use, self.unbound_write = 0, - 0, -1, -1"
+    ): "the other count is then what the count is",
+    (
+        "inspector/detectors/replay.py: self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it "
+        "-> self.num_blocks = size_after(trace, -1)  # now; GROW and SHRINK change it"
+    ): "no row stands in front of the first one",
+    (
+        "inspector/detectors/replay.py: sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size) "
+        "-> sequence.checked_to = min(sequence.checked_to, row.lblock // self.block_size)"
+    ): "never more, and what lies below is looked at again",
+    (
+        "inspector/detectors/replay.py: sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size) "
+        "-> sequence.checked_to = min(sequence.checked_to, row.lblock - self.block_size)"
+    ): "never more, and what lies below is looked at again",
+    (
+        "inspector/online.py: "
+        "if self._drops() > self._dropped:  # what is left tells no whole story "
+        "-> if self._drops() != self._dropped:  # what is left tells no whole story"
+    ): "what was dropped is never less than before",
+    (
+        "inspector/online.py: "
+        "lost = self._drops() > self._dropped "
+        "-> lost = self._drops() != self._dropped"
+    ): "what was dropped is never less than before",
+    (
+        "inspector/online.py: "
+        "_AT_ONCE = 256  # events: so few are looked at without waiting for more, where a look costs little "
+        "-> _AT_ONCE = 257  # events: so few are looked at without waiting for more, where a look costs little"
+    ): "a look asks for 256 events or for 4,096",
+    (
+        "inspector/detectors/ledger.py: "
+        'first = -1 if stale else block.released.get(key, block.story.get("released", -1)) '
+        '-> first = - 2 if stale else block.released.get(key, block.story.get("released", -1))'
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/ledger.py: "
+        'first = -1 if stale else block.released.get(key, block.story.get("released", -1)) '
+        '-> first = ~1 if stale else block.released.get(key, block.story.get("released", -1))'
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/ledger.py: if block.known and (block.place == FREE or 0 <= row.gen < block.gen): "
+        "-> if block.known and (block.place <= FREE or 0 <= row.gen < block.gen):"
+    ): "of the words for places `free` comes first",
+    (
+        "inspector/detectors/life.py: size, full = self.ledger.block_size, True "
+        "-> size, full = self.ledger.block_size, False"
+    ): "where no block is looked at, it ends below what was looked at already: nothing is raised",
+    (
+        "inspector/detectors/replay.py: block.written, block.last_use, block.unbound_write = 0, -1, -1 "
+        "-> block.written, block.last_use, block.unbound_write = 0, -1, - 2"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/replay.py: block.written, block.last_use, block.unbound_write = 0, -1, -1 "
+        "-> block.written, block.last_use, block.unbound_write = 0, -1, ~1"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/replay.py: block.written, block.last_use, block.unbound_write = 0, -1, -1 "
+        "-> block.written, block.last_use, block.unbound_write = 0, - 2, -1"
+    ): "any number below that of the first step says that none used it",
+    (
+        "inspector/detectors/replay.py: block.written, block.last_use, block.unbound_write = 0, -1, -1 "
+        "-> block.written, block.last_use, block.unbound_write = 0, ~1, -1"
+    ): "any number below that of the first step says that none used it",
+    "inspector/detectors/replay.py: if row.kind == Kind.HIT: -> if row.kind >= Kind.HIT:": (
+        "hits and shares come here, and a share has the smaller number"
+    ),
+    "inspector/online.py: later = end < self._sink.next_seq -> later = end != self._sink.next_seq": (
+        "no more is looked at than there is"
+    ),
+    "inspector/online.py: later = end < self._sink.next_seq -> later = end <= self._sink.next_seq": (
+        "what is kept is picked by its number all the same"
+    ),
+}  # fmt: skip
