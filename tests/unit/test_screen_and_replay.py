@@ -191,7 +191,7 @@ def counted_on_the_host(which: int) -> HandTrace:
 
 CASES: list[Case] = [
     ("let go without a life", "life@8", "",
-     lambda: step(row_of(2).release(1, seq_id=1, lblock=1, gen=-1).free(1), 0, 4, [(0, 1)])),
+     lambda: row_of(2).release(1, seq_id=1, lblock=1, gen=-1).free(1).witness(3, 1, 0, 0, 0, 0, 1, table=[(0, 1)])),
     ("let go as a life that its table still holds", "count@6, transition@6", "KV014@6 KV004@7",
      lambda: step(one().alloc(0, seq_id=2).release(0, seq_id=1, gen=1), 0, 0, [])),
     ("a first block behind a window", "", "", lambda: step(slid(), 4, 8, [(1, 1)], first=1)),
