@@ -261,7 +261,7 @@ class BlockPool(BlockLife):
         low, high: the least and the greatest of their `words`.
         """
         alike = self.open_leases == 0 and low == high
-        before: Ints = low >> 32 if alike else (words >> 32) + self.leases[blocks]
+        before: int | IntArray = low >> 32 if alike else (words >> 32) + self.leases[blocks]
         return before, before + change
 
     def _free_many(self, blocks: IntArray, lives: IntArray, reason: Reason) -> None:
