@@ -36,7 +36,7 @@ def cause_of(trace: Frozen, result: CheckResult, foreign: Foreign) -> Cause | No
     if near.block != block:
         return Cause(near, ())
     reader, first = int(trace.events["seq_id"][foreign.row]), _seq(trace, foreign.expected)
-    held, until = _life_held(trace, block, reader, foreign.row), _step_over(trace, foreign.row)
+    held, until = _life_held(trace, foreign, reader), _step_over(trace, foreign.row)
     here = [f for f in result.findings if f.block == block and f.gen >= held and f.seq <= until and f.code != "KV023"]
     root = next((f for f in here if f.code in _ROOTS and f.seq < near.seq and f.seq != first), near)
     followed: dict[str, Finding] = {}
@@ -75,12 +75,17 @@ def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | 
     return None
 
 
-def _life_held(trace: Frozen, block: int, reader: int, row: int) -> int:
-    """The life of the block that stands in the reader's table: what became of earlier ones is no matter of its."""
-    before = trace.events[:row]
+def _life_held(trace: Frozen, foreign: Foreign, reader: int) -> int:
+    """The life of the block that the reader read through: what became of earlier ones is no matter of its.
+
+    It may hold the block a second time, at another place of its table, where it was handed its own block again.
+    """
+    before, block = trace.events[: foreign.row], foreign.slot // trace.block_size
     entered = np.isin(before["kind"], (Kind.ALLOC, Kind.SHARE, Kind.HIT)) & (before["seq_id"] == reader)
     rows = np.flatnonzero(entered & (before["block"] == block))
-    return int(before["gen"][rows[-1]]) if len(rows) else -1
+    there = rows[before["lblock"][rows] == foreign.position // trace.block_size]
+    chosen = there if len(there) else rows
+    return int(before["gen"][chosen[-1]]) if len(chosen) else -1
 
 
 def _step_over(trace: Frozen, row: int) -> int:

@@ -19,8 +19,9 @@ from kvscope.inspector.requests import find_request, prompt_lengths
 from kvscope.inspector.should import SHOULD
 from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
 from kvscope.inspector.story import tell
+from kvscope.inspector.tokens import Makers
 from kvscope.inspector.units import counted
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.schema import Kind, Reason, unpack_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class BadRead:
     count: int  # wrong positions in this step
     found: Write
     expected: Write
+    reader: str  # the sample that read it
+    token: int | None  # the output token that came out of this step; None: a part of the prompt, or computed again
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class TokenStep:
     company: int  # other sequences in the step
     foreign: BadRead | None = None  # the first position that held foreign KV
     through: str = ""  # whose tainted KV it read, where it read no foreign KV itself
+    parent: str = ""  # whose step it was, where the sample had not been forked off yet
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class Explanation:
     read: BadRead | None
     sample: str = ""  # the sample that was hit first
     first_token: int | None = None
+    first_step: tuple[int, int] | None = None  # the step and the SCHED event that the first bad token came out of
     through: str = ""
     cause: Finding | None = None
     followed: tuple[Finding, ...] = ()  # the first finding of each kind that followed from the cause
@@ -97,6 +102,7 @@ class Explanation:
     why_it_may_differ: list[str] = field(default_factory=list)
     made: list[TokenStep] = field(default_factory=list)  # the steps that made the token asked for, one per sample
     lost: bool = False
+    same_prefix: bool = False  # provenance compared these steps and found the right prefix in every slot
 
 
 def explain(
@@ -134,27 +140,25 @@ class _Context:
         self.seq_ids, self.token = seq_ids, token
         # A hole between the events, or events that were dropped, or are torn off behind the last one.
         self.lost = reads.lost or bool(getattr(trace.source, "missing", 0))
-        self.prompts = prompt_lengths(trace, names)
-        whole = {names(s).rsplit("/", 1)[0] for s in seq_ids}
-        self.request = names(seq_ids[0]) if len(seq_ids) == 1 else min(whole)
+        self.makers = Makers(trace, prompt_lengths(trace, names))
+        self.request = names(seq_ids[0]) if len(seq_ids) == 1 else min(names.whole(s) for s in seq_ids)
 
     # -- tokens -------------------------------------------------------------------------------------------------
 
-    def token_of(self, row: int) -> int | None:
-        """The output token (from 0) that came out of a step; None for a part of the prompt."""
-        seq_id = int(self.trace.events["seq_id"][row])
-        index = unpack_range(int(self.trace.events["aux"][row]))[1] - self.prompts.get(seq_id, 0)
-        return index if index >= 0 else None
-
     def check_token(self) -> None:
         """Raises UsageError where no step of the request made the token asked for."""
-        rows = np.flatnonzero(
-            (self.trace.events["kind"] == Kind.SCHED) & np.isin(self.trace.events["seq_id"], self.seq_ids)
-        )
-        made = {t for row in rows.tolist() if (t := self.token_of(row)) is not None}
+        made = {token for seq_id in self.seq_ids for token in self.makers.of.get(seq_id, ())}
         if self.token not in made:
-            last = f"tokens 0..{max(made)}" if made else "no tokens"
+            last = f"tokens {min(made)}..{max(made)}" if made else "no tokens"
             raise UsageError(f"{self.request} has no token {self.token}: its steps made {last}")
+
+    def tainted_tokens(self, seq_id: int) -> dict[int, int]:
+        """The tainted output tokens of a sequence, each with the row of its step: its parent's, before the fork."""
+        rows = [row for token, row in self.makers.of.get(seq_id, {}).items()]
+        owners = set(self.trace.events["seq_id"][rows].tolist()) | {seq_id}
+        return self.makers.among(
+            seq_id, [row for owner in owners if owner in self.reads.damage for row in self.reads.damage[owner].steps]
+        )
 
     def made(self) -> list[TokenStep]:
         """The steps that made the token asked for; none where no token was."""
@@ -163,27 +167,32 @@ class _Context:
         if self.token is None:
             return out
         begins = np.flatnonzero(events["kind"] == Kind.STEP_BEGIN)
-        rows = np.flatnonzero((events["kind"] == Kind.SCHED) & np.isin(events["seq_id"], self.seq_ids))
-        for row in rows.tolist():
-            if self.token_of(row) != self.token:
-                continue
+        told: set[int] = set()
+        for asked in self.seq_ids:
+            row = self.makers.of.get(asked, {}).get(self.token, -1)
+            if row < 0 or row in told:
+                continue  # samples that were forked later share their parent's step
+            told.add(row)
             lo, hi = unpack_range(int(events["aux"][row]))
             begun = begins[begins < row]
             company = max(0, int(events["aux"][begun[-1]]) - 1) if len(begun) else 0
             size, seq_id = self.trace.block_size, int(events["seq_id"][row])
             damage = self.reads.damage.get(seq_id, Damage(seq_id))
             foreign = damage.read.get(row)
-            out.append(TokenStep(self.names(seq_id), row_seq(self.trace, row), int(events["step"][row]), (lo, hi),
+            out.append(TokenStep(self.names(asked), row_seq(self.trace, row), int(events["step"][row]), (lo, hi),
                                  -(-hi // size) - lo // size, company,
                                  self.bad_read(foreign) if foreign is not None else None,
-                                 self.names(damage.handed[row]) if row in damage.handed else ""))  # fmt: skip
-        return out
+                                 self.names(damage.handed[row]) if row in damage.handed else "",
+                                 self.names(seq_id) if seq_id != asked else ""))  # fmt: skip
+        return sorted(out, key=lambda step: step.seq)
 
     # -- verdicts -----------------------------------------------------------------------------------------------
 
     def damaged(self, damages: list[Damage]) -> Explanation:
         damage = damages[0]
-        tokens = [t for d in damages for row in d.steps if (t := self.token_of(row)) is not None]
+        tainted = [each for s in self.seq_ids for each in self.tainted_tokens(s).items()]
+        tokens = {token for token, _ in tainted}
+        first = min(tainted, key=lambda each: (each[0], each[1]), default=None)
         verdict = "damaged" if self.token is None or self.token in tokens else "not-affected"
         source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
         blamed = cause_of(self.trace, self.result, source.first) if source.first is not None else None
@@ -196,7 +205,8 @@ class _Context:
             steps=sum(self.reads.steps.get(s, 0) for s in self.seq_ids),
             read=self.bad_read(source.first) if source.first is not None else None,
             sample=self.names(damage.seq_id),
-            first_token=min(tokens, default=None),
+            first_token=first[0] if first is not None else None,
+            first_step=self.step_of(first[1]) if first is not None else None,
             through=self.names(damage.through) if damage.through >= 0 else "",
             cause=cause,
             followed=blamed.followed if blamed is not None else (),
@@ -205,7 +215,24 @@ class _Context:
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
             made=self.made(),
             lost=self.lost,
+            same_prefix=self.same_prefix([*damages, source]),
         )  # fmt: skip
+
+    def same_prefix(self, damages: list[Damage]) -> bool:
+        """Whether a checker beside the tensors compared all these steps, and no read of these sequences was wrong."""
+        events = self.trace.events
+        told = events[events["reason"] == Reason.PROVENANCE]
+        compared = told["step"][(told["kind"] == Kind.CHECK) & (told["aux"] > 0)]
+        wrong = told["seq_id"][told["kind"] == Kind.MISMATCH]
+        steps = [events["step"][damage.steps] for damage in damages]
+        return bool(
+            np.isin(np.concatenate(steps), compared).all()
+            and not np.isin([damage.seq_id for damage in damages], wrong).any()
+        )
+
+    def step_of(self, row: int) -> tuple[int, int]:
+        """The step of a SCHED row, and its number."""
+        return int(self.trace.events["step"][row]), row_seq(self.trace, row)
 
     def _source(self, damage: Damage) -> Damage:
         """The sequence that the damage came from, step by step back."""
@@ -255,6 +282,8 @@ class _Context:
             count=foreign.count,
             found=self.write(foreign.found),
             expected=self.write(foreign.expected),
+            reader=self.names(int(events["seq_id"][foreign.row])),
+            token=self.makers.token_of(foreign.row),
         )
 
     def write(self, row: int) -> Write:
@@ -275,7 +304,7 @@ class _Context:
         """Everybody that damage reached, in order."""
         out = []
         for damage in sorted(self.reads.damage.values(), key=lambda d: d.first_row):
-            tokens = [t for row in damage.steps if (t := self.token_of(row)) is not None]
+            tokens = self.tainted_tokens(damage.seq_id)
             out.append(
                 Victim(
                     damage.seq_id, self.names(damage.seq_id), self.names.request(damage.seq_id),

@@ -13,6 +13,10 @@ from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
 from kvscope.inspector.story import tell
 
 _VICTIMS = 12
+_SAME = (
+    "The same prefix was written: provenance compared every slot of these steps and found none wrong, so that no text\n"
+    "need differ; a trace holds no bytes, and what is told here is that another sequence wrote them."
+)
 
 
 def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kvtrace") -> str:
@@ -25,6 +29,8 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
     parts = _head(told)
     if told.read is not None:
         parts += _read(told, told.read)
+    if told.same_prefix:
+        parts.append(_SAME)
     if told.cause is not None:
         parts += _cause(told)
     if told.victims:
@@ -49,7 +55,13 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "verdict": told.verdict,
         "token": told.token,
         "steps": told.steps,
-        "first_damaged": {"sample": told.sample, "token": told.first_token, "through": told.through or None}
+        "first_damaged": {
+            "sample": told.sample,
+            "token": told.first_token,
+            "through": told.through or None,
+            "step": told.first_step[0] if told.first_step else None,
+            "seq": told.first_step[1] if told.first_step else None,
+        }
         if told.sample
         else None,
         "read": asdict(told.read) if told.read is not None else None,
@@ -62,6 +74,7 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "why_it_may_differ": told.why_it_may_differ,
         "token_steps": [asdict(made) for made in told.made],
         "events_missing": told.lost,
+        "same_prefix": told.same_prefix,
     }
 
 
@@ -97,7 +110,7 @@ def _made(told: Explanation) -> list[str]:
     lines = []
     for made in told.made:
         lines.append(
-            f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}), which read its "
+            f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}){_parent(made)}, which read its "
             f"positions {made.positions[0]} to {made.positions[1] - 1} in {_count(made.blocks, 'block')}, in a batch "
             f"with {_count(made.company, 'other sequence')}."
         )
@@ -106,11 +119,15 @@ def _made(told: Explanation) -> list[str]:
     return lines
 
 
+def _parent(made: TokenStep) -> str:
+    return f" of {made.parent}, its parent" if made.parent else ""
+
+
 def _tainted(made: TokenStep) -> list[str]:
     """Whether what the step of a token read was tainted, and by whom."""
     read = made.foreign
     if read is None and made.through:
-        wrote = "it wrote itself" if made.through == made.name else f"{made.through} wrote"
+        wrote = "it wrote itself" if made.through == (made.parent or made.name) else f"{made.through} wrote"
         return [f"    it is tainted: its step read what {wrote} in a step that had read foreign KV"]
     if read is None:
         return ["    it is not tainted: its step read what was written for it"]
@@ -122,26 +139,32 @@ def _tainted(made: TokenStep) -> list[str]:
 
 
 def _read(told: Explanation, read: BadRead) -> list[str]:
-    whose = (
-        f"{told.through} read foreign KV first, and {told.sample} read what {told.through} then wrote"
-        if told.through
-        else ""
-    )
-    token = (
-        f"Token {told.first_token} of {told.sample}"
-        if told.first_token is not None and not told.through
-        else "The token"
-    )
-    if told.token is not None and told.token != told.first_token:
-        token = f"The first bad one: {token[0].lower()}{token[1:]}"
-    more = f" ({read.count} positions of this step are wrong)" if read.count > 1 else ""
+    whose = []
+    if told.through:
+        first = f"{read.reader} read foreign KV first, and "
+        whose = [f"{first}{told.sample} read what {told.through} then wrote."]
     return [
-        *([f"{whose}."] if whose else []),
-        f"{token} came out of step {read.step} (seq {read.seq}), whose attention read foreign KV{more}:",
+        *whose,
+        f"{_came_out(told, read)}:",
         f"    position {read.position} lies in {life(read.block, read.gen)}[{read.slot}]",
         f"    it holds   {_write(read.found)}",
         f"    it should  {_write(read.expected, own=True)}",
     ]  # fmt: skip
+
+
+def _came_out(told: Explanation, read: BadRead) -> str:
+    """Which step read foreign KV, and the token that came out of it: of a chunk of the prompt none did."""
+    more = f" ({read.count} positions of this step are wrong)" if read.count > 1 else ""
+    asked = told.token is not None and told.token != told.first_token
+    if read.token is not None:
+        token = f"oken {read.token} of {read.reader} came out of step {read.step} (seq {read.seq})"
+        return f"{'The first bad one: t' if asked else 'T'}{token}, whose attention read foreign KV{more}"
+    head = f"The prompt of {read.reader} read foreign KV in step {read.step} (seq {read.seq}){more}"
+    if told.first_token is None or told.first_step is None:
+        return head
+    step, seq = told.first_step
+    whose = f" of {told.sample}" if told.sample != read.reader else ""
+    return f"{head}; token {told.first_token}{whose}, out of step {step} (seq {seq}), is the first bad one"
 
 
 def _write(write: Write, *, own: bool = False) -> str:

@@ -162,6 +162,9 @@ def group(findings: Iterable[Finding], trace: TraceLike) -> list[FindingGroup]:
 def one_line(finding: Finding, names: Names) -> str:
     """`seq 812 step 9: b5#1[2:3] by haiku/1`."""
     block = life(finding.block, finding.gen) if finding.block >= 0 else "pool"
+    if finding.code == "KV018" and finding.seq_id >= 0:
+        which = f"{block} in " if finding.block >= 0 else ""
+        return f"seq {finding.seq} step {finding.step}: {which}the worker's table of {names(finding.seq_id)}"
     slots = f"[{finding.slot_lo}:{finding.slot_hi}]" if finding.slots else ""
     who = f" by {names(finding.seq_id)}" if finding.seq_id >= 0 else ""
     return f"seq {finding.seq} step {finding.step}: {block}{slots}{who}"

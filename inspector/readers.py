@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvscope.inspector.findings import Finding
-from kvscope.inspector.source import IntArray, TraceLike
+from kvscope.inspector.source import IntArray, TraceLike, row_of
 from kvscope.inspector.taint import foreign_reads
 from kvscope.traces.schema import Kind, unpack_range
 
 # Codes whose fault leaves wrong bytes behind that later steps read.
-CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016"})
+CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016", "KV018"})
 # Of these, the ones that leave another write in a slot than its readers count on.
 _BY_WRITER = frozenset({"KV002", "KV006", "KV015"})
 
@@ -33,6 +33,8 @@ class Reader:
 
 def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
     """Who read the touched slots in steps after the fault, and found there what another sequence wrote."""
+    if finding.code == "KV018":
+        return _through_table(trace, finding)
     slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
     by_writer = finding.code in _BY_WRITER
     foreign = foreign_reads(trace, finding.block, slot_lo, slot_hi) if by_writer else {}
@@ -54,6 +56,14 @@ def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
             out.append(Reader(seq_id, slot_lo, max(reach, slot_lo + 1), gen, int(events["step"][0]),
                               int(events["step"][-1]), int(ends[0]), int(ends[-1])))  # fmt: skip
     return out
+
+
+def _through_table(trace: TraceLike, finding: Finding) -> list[Reader]:
+    """The step itself: no event says who reads a block that stands in the worker's table alone."""
+    row = row_of(trace, finding.seq)
+    event = trace.events[row]
+    end = int(event["lblock"]) + int(event["fill"])
+    return [Reader(finding.seq_id, 0, min(trace.block_size, end), finding.gen, finding.step, finding.step, end, end)]
 
 
 def _steps_of(trace: TraceLike, seq_id: int, since: int, until: int, position: int) -> IntArray:

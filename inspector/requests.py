@@ -16,18 +16,26 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
         UsageError: there is none; lists the known ones.
     """
     known: dict[str, list[int]] = {}
-    sequences = np.unique(trace.events["seq_id"]).tolist()
-    for seq_id in (s for s in sequences if s >= 0):
-        number, name = names.request(seq_id), names(seq_id)
-        for key in {name, f"s{seq_id}", name.rsplit("/", 1)[0] if number is not None else name}:
+    samples: dict[str, list[str]] = {}  # whole request -> how its samples can be called
+    sequences = [s for s in np.unique(trace.events["seq_id"]).tolist() if s >= 0]
+    for seq_id in sequences:
+        number, name, whole = names.request(seq_id), names(seq_id), names.whole(seq_id)
+        for key in {name, f"s{seq_id}", whole}:
             known.setdefault(key, []).append(seq_id)
         if number is not None:
             known.setdefault(str(number), []).append(seq_id)
             known.setdefault(f"r{number}", []).append(seq_id)
+        samples.setdefault(whole, []).append(f"{whole}/0" if name == whole else name)
+    for seq_id in sequences:
+        if names.request(seq_id) is not None and names(seq_id) == names.whole(seq_id):
+            known.setdefault(f"{names(seq_id)}/0", [seq_id])  # the first sample, as its texts are called
     wanted = str(request)
     if wanted in known:
         return sorted(set(known[wanted]))
-    listed = list(dict.fromkeys(names(s).rsplit("/", 1)[0] for s in sequences if s >= 0))
+    listed = [
+        f"{whole} (samples {', '.join(each[:8])}{', ...' if len(each) > 8 else ''})" if len(each) > 1 else whole
+        for whole, each in samples.items()
+    ]
     more = f", and {len(listed) - 20} more" if len(listed) > 20 else ""
     raise UsageError(f"no request is called {wanted!r}; this trace has {', '.join(listed[:20]) or 'none'}{more}")
 

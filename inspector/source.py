@@ -213,6 +213,11 @@ class Names:
         """The request a sequence belongs to, where the facts say so."""
         return self._request.get(seq_id)
 
+    def whole(self, seq_id: int) -> str:
+        """The name of the request that a sequence belongs to; its own where no fact names one."""
+        request = self._request.get(seq_id)
+        return f"s{seq_id}" if request is None else self._name.get(request, f"r{request}")
+
     def __call__(self, seq_id: int) -> str:
         request = self._request.get(seq_id)
         if request is None:

@@ -23,7 +23,7 @@ from kvscope.inspector.source import (
     site_of,
 )  # fmt: skip
 from kvscope.inspector.state import Holder, PoolState, holders, state_at
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import EventArray, Kind
 from kvscope.traces.sink import Frame, Site
 
 # Events that a detector names beside the life's own story: role -> heading.
@@ -34,6 +34,7 @@ _EXTRA = {
     "lease": "leased by",
     "landed": "landed at",
     "step_begin": "step begun by",
+    "preempted": "stale since the preemption by",
 }
 _LEDGER_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE, Kind.LEASE, Kind.UNLEASE)
 _LEDGER_WORDS = {Kind.ALLOC: "alloc", Kind.SHARE: "fork", Kind.HIT: "hit", Kind.RELEASE: "release",
@@ -146,9 +147,10 @@ def runs(slots: list[SlotWriter]) -> list[WrittenRun]:
 
 
 def _other_holders(trace: TraceLike, finding: Finding) -> list[Holder]:
-    """Who else held the block just before the event."""
+    """Who else held the block just before the event; of a hand-out its own sequence too, at another place."""
     found = holders(trace, finding.block, finding.seq - 1)
-    return [h for h in found if h.kind == "lease" or h.seq_id != finding.seq_id]
+    handed = trace.events["kind"][row_of(trace, finding.seq)] == Kind.ALLOC
+    return [h for h in found if h.kind == "lease" or handed or h.seq_id != finding.seq_id]
 
 
 def _sections(trace: TraceLike, finding: Finding, rows: IntArray) -> list[tuple[str, int]]:
@@ -177,11 +179,27 @@ def _sections(trace: TraceLike, finding: Finding, rows: IntArray) -> list[tuple[
         out.append(("published by", last(kind == Kind.PUBLISH)))
     out.append(("previously allocated by" if freed is not None else "allocated by", last(kind == Kind.ALLOC)))
     if finding.code in CONTENT_CODES:
-        out.append(("last valid write by", last((kind == Kind.WRITE) & valid)))
+        out.append(("last valid write by", last(_rightful(events) & valid)))
     if finding.code == "KV023":
         out += [("what is there written by", _written_there(trace, finding)), ("copied by", finding.seq_of("copied"))]
     out += [(heading, finding.seq_of(role)) for role, heading in _EXTRA.items()]
     return [(heading, seq) for heading, seq in out if seq is not None]
+
+
+def _rightful(events: EventArray) -> npt.NDArray[np.bool_]:
+    """The writes of a life by its only holder, before it was published: no other write is one to rely on."""
+    out, held, published = np.zeros(len(events), dtype=np.bool_), set[tuple[int, int]](), False
+    for at, event in enumerate(events):
+        kind, entry = int(event["kind"]), (int(event["seq_id"]), int(event["lblock"]))
+        if kind in (Kind.ALLOC, Kind.SHARE, Kind.HIT):
+            held.add(entry)
+        elif kind == Kind.RELEASE:
+            held.discard(entry)
+        elif kind == Kind.PUBLISH:
+            published = True
+        elif kind == Kind.WRITE:
+            out[at] = held == {entry} and not published
+    return out
 
 
 def _written_there(trace: TraceLike, finding: Finding) -> int | None:

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from kvscope.inspector.faults.matrix import Kill
     from kvscope.inspector.faults.real import RealRun
     from kvscope.inspector.findings import CheckResult
+    from kvscope.inspector.source import TraceLike
 
+_POISON = (
+    "(a text that falls into repeating a piece of a word is what the poison of --content makes: freed blocks are filled\n"
+    "with NaN, and a step that reads them has no likeliest token)"
+)
 app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
 
 
@@ -145,12 +150,22 @@ def show(
         for text in texts:
             sys.stdout.write(f"\n{text['request']}/{text['sample']}\n  clean   {text['clean']!r}\n")
             sys.stdout.write(f"  broken  {text['broken']!r}\n")
+        if texts and _poisoned(broken.trace):
+            sys.stdout.write(f"\n{_POISON}\n")
         sys.stdout.write(
             "\n" + (explanation_text(told, broken.trace, name=kept) if told is not None else _harmless(result)) + "\n"
         )
         if trace is None and told is not None:
             sys.stdout.write(f"(this run was not kept: `kvscope faults show {name} --trace {kept}` keeps it to view)\n")
     raise typer.Exit(1 if result.findings else 0)
+
+
+def _poisoned(trace: TraceLike) -> bool:
+    """Whether a step read the poison of a freed block."""
+    from kvscope.traces.schema import Kind, Reason
+
+    events = trace.events
+    return bool(((events["kind"] == Kind.MISMATCH) & (events["reason"] == Reason.POISON)).any())
 
 
 def _harmless(result: CheckResult) -> str:

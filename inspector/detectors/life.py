@@ -78,7 +78,13 @@ class Fence(Detector):
 
     name, codes = "FENCE", ("KV001", "KV013")
 
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._taken: set[tuple[int, int]] = set()  # lives that ended by a second hand-out: nobody freed them
+
     def on_alloc(self, row: Row, block: Block) -> None:
+        if block.known and block.held and block.place not in (FREE, QUARANTINED):
+            self._taken.add((block.id, block.gen))
         if not block.known or block.held or block.published:
             return
         if block.place == QUARANTINED:
@@ -97,7 +103,8 @@ class Fence(Detector):
             return
         for write in self.ledger.open_steps[0].writes:
             target = self.ledger.blocks[write.block]
-            if target.known and 0 <= write.gen < target.gen:
+            over = target.known and 0 <= write.gen < target.gen
+            if over and (write.block, write.gen) not in self._taken:
                 why = (
                     f"the write was issued before {life(write.block, write.gen)} was freed, but landed (seq "
                     f"{self.ledger.seq}) after the block was handed out again as {life(target.id, target.gen)}"

@@ -21,6 +21,12 @@ class Table(Detector):
         super().__init__(ledger)
         self._names = Names(ledger.trace.facts)
         self._wrong: set[int] = set()
+        self._left: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}  # a preemption, and the table it ended
+
+    def on_preempt(self, row: Row, block: Block) -> None:
+        sequence = self.ledger.sequences.get(row.seq_id)
+        if sequence is not None:
+            self._left[row.seq_id] = (self.ledger.seq, frozenset(sequence.table.values()))
 
     def on_sched(self, row: Row, block: Block) -> None:
         detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
@@ -39,28 +45,38 @@ class Table(Detector):
             how = (
                 f"{length} blocks, by the events it has {have}" if length != have else f"{length} blocks, not the same"
             )
-            which = self._which(sequence, length, have, digest, made)
-            self.ledger.find("KV018", row, f"the worker's table of {self._names(row.seq_id)} has {how}: {which}")
+            which, entry = self._which(sequence, length, have, digest, made)
+            why = f"the worker's table of {self._names(row.seq_id)} has {how}: {which}"
+            if entry is None:
+                self.ledger.find("KV018", row, why)
+                return
+            preempted, before = self._left.get(row.seq_id, (-1, frozenset()))
+            stale = preempted if entry in before else -1
+            why += f"; it is the row from before {self._names(row.seq_id)} was preempted (seq {stale})" * (stale >= 0)
+            self.ledger.find("KV018", row, why, self.ledger.blocks[entry[0]], gen=entry[1], preempted=stale)
 
-    def _which(self, sequence: Sequence, length: int, have: int, digest: int, made: int) -> str:
-        """The entry that differs, found again from the digests where it is a single one."""
+    def _which(
+        self, sequence: Sequence, length: int, have: int, digest: int, made: int
+    ) -> tuple[str, tuple[int, int] | None]:
+        """The entry that differs, found again from the digests where it is a single one; in words, and itself."""
         table, size = sequence.table, max(length, have)
         own = table if length == have else {i: table[i] for i in range(min(length, have)) if i in table}
         if length < have:
             last = ", ".join(f"block {i} {life(*table[i])}" for i in range(length, have) if i in table)
-            return f"it ends before {last}" if made == digest else self._by_events(table, size)
+            lacking = next((table[i] for i in range(length, have) if i in table), None)
+            return (f"it ends before {last}", lacking) if made == digest else (self._by_events(table, size), None)
         odd = range(have, length) if length > have else range(have)
         lives = self._lives()
         if len(odd) * len(lives) > _MOST_TRIED or (length > have and len(odd) > 1):
-            return self._by_events(table, size)
+            return self._by_events(table, size), None
         diff = digest - (made if length == have else to_signed(sequence.digest))
         for lblock in odd:
             wanted = (diff + (mixed(*own[lblock], lblock) if lblock in own else 0)) & WORD
             found = next((each for each in lives if mixed(*each, lblock) == wanted), None)
             if found is not None:
                 by_events = f", {life(*own[lblock])} by the events" if lblock in own else ", none by the events"
-                return f"its block {lblock} is {life(*found)}{self._state(found)} for the worker{by_events}"
-        return self._by_events(table, size)
+                return f"its block {lblock} is {life(*found)}{self._state(found)} for the worker{by_events}", found
+        return self._by_events(table, size), None
 
     def _lives(self) -> list[tuple[int, int]]:
         """Every life of every block so far, the latest of each first."""

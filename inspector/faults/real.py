@@ -120,9 +120,9 @@ class Truth(EngineHook):
                 cell = self.slots.get(slot)
                 if cell is not None and cell.prefix == prefixes[p]:
                     continue
-                token = row.hi - len(sequence.request.prompt)
-                wrong = FirstWrong(row.seq_id, step, p, slot // self.size, slot % self.size, cell,
-                                   token if token >= 0 else None)  # fmt: skip
+                last = row.hi == len(sequence.tokens)  # else a chunk of what is computed, perhaps again
+                token = row.hi - len(sequence.request.prompt) if last else None
+                wrong = FirstWrong(row.seq_id, step, p, slot // self.size, slot % self.size, cell, token)
                 self.first.setdefault(row.seq_id, wrong)
                 break
 

@@ -116,14 +116,14 @@ def test_one_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "sequences"), [("haiku", 2), ("haiku/1", 1), ("s2", 1), ("0", 2), (1, 1), ("r1", 1)]
+    ("request_", "sequences"), [("haiku", 2), ("haiku/0", 1), ("haiku/1", 1), ("s2", 1), ("0", 2), (1, 1), ("r1", 1)]
 )
 def test_names_of_requests(request_: str | int, sequences: int) -> None:
     assert len(explain(missing_copy(), request_).samples) == sequences
 
 
 def test_an_unknown_request_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="no request is called 'limerick'; this trace has haiku, news"):
+    with pytest.raises(UsageError, match=r"called 'limerick'; this trace has haiku \(samples haiku/0, haiku/1\), news"):
         explain(missing_copy(), "limerick")
 
 
@@ -151,7 +151,7 @@ def test_json_holds_the_same() -> None:
     trace = missing_copy()
     told = json.loads(json.dumps(explanation_json(explain(trace, "haiku"), trace)))
     assert told["schema"] == "kvexplain/1"
-    assert told["first_damaged"] == {"sample": "haiku", "token": 1, "through": None}
+    assert told["first_damaged"] == {"sample": "haiku", "token": 1, "through": None, "step": 2, "seq": 13}
     assert told["read"]["found"]["name"] == "haiku/1"
     assert told["cause"]["code"] == "KV006"
     assert told["cause"]["ledger"]

@@ -1,0 +1,49 @@
+"""Which step made each output token of a sequence, its parent's steps before a fork included. From the trace alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvscope.inspector.source import TraceLike
+from kvscope.traces.schema import Kind, unpack_range
+
+
+class Makers:
+    """The SCHED row behind every output token.
+
+    A step makes a token where it reaches further than all steps of the sequence before: a chunk of a prompt makes
+    none but the last, and what is computed again after a preemption makes none until it is behind what was there.
+
+    Args:
+        prompts: prompt tokens by sequence.
+
+    Attributes:
+        of: sequence -> output token (from 0) -> the row whose step made it; a fork has its parent's before it.
+    """
+
+    def __init__(self, trace: TraceLike, prompts: dict[int, int]) -> None:
+        self.of: dict[int, dict[int, int]] = {}
+        self._token: dict[int, int] = {}
+        events, top = trace.events, dict[int, int]()
+        for row in np.flatnonzero(np.isin(events["kind"], (Kind.SCHED, Kind.FORK))).tolist():
+            seq_id, aux = int(events["seq_id"][row]), int(events["aux"][row])
+            if events["kind"][row] == Kind.FORK:
+                self.of[seq_id], top[seq_id] = dict(self.of.get(aux, {})), top.get(aux, 0)
+                continue
+            reached = unpack_range(aux)[1]
+            if reached <= top.get(seq_id, 0):
+                continue
+            top[seq_id] = reached
+            token = reached - prompts.get(seq_id, 0)
+            if token >= 0:
+                self.of.setdefault(seq_id, {})[token] = row
+                self._token[row] = token
+
+    def token_of(self, row: int) -> int | None:
+        """The output token (from 0) that came out of a step; None where none did."""
+        return self._token.get(row)
+
+    def among(self, seq_id: int, rows: list[int]) -> dict[int, int]:
+        """The output tokens of a sequence that some steps made, each with its row, the first token first."""
+        steps = set(rows)
+        return {token: row for token, row in sorted(self.of.get(seq_id, {}).items()) if row in steps}

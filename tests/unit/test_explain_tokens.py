@@ -1,0 +1,122 @@
+"""Which step `explain` credits a token to, which life a reader relied on, and what it calls a valid write."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvscope.errors import UsageError
+from kvscope.inspector.explain import explain
+from kvscope.inspector.explain_report import explanation_json, explanation_text
+from kvscope.inspector.findings import check
+from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.report import report
+from kvscope.inspector.tokens import Makers
+from kvscope.traces.schema import Kind
+
+
+def chunked() -> HandTrace:
+    """The prompt of story is computed in two chunks; the first of them reads a stranger's write."""
+    trace = HandTrace(num_blocks=8, block_size=2).request(0, "story", [1, 2], prompt_tokens=4)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).write(0, 1, 2, seq_id=9)
+    trace.begin((1, 0, 2, [(0, 1)])).end()
+    trace.alloc(1, seq_id=1, lblock=1).write(1, 0, 2, seq_id=1, lblock=1).write(0, 1, 2, seq_id=1)
+    trace.begin((1, 2, 4, [(0, 1), (1, 1)])).end()
+    trace.event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2).share(1, seq_id=2, lblock=1)
+    for seq_id, block in ((1, 2), (2, 3)):
+        trace.alloc(block, seq_id=seq_id, lblock=2).write(block, 0, 1, seq_id=seq_id, lblock=2)
+    return trace.begin((1, 4, 5, [(0, 1), (1, 1), (2, 1)]), (2, 4, 5, [(0, 1), (1, 1), (3, 1)])).end()
+
+
+def test_a_chunk_of_a_prompt_makes_no_token() -> None:
+    trace = chunked()
+    told = explain(trace, "story")
+    assert told.read is not None
+    assert (told.read.step, told.read.token) == (1, None)
+    assert (told.first_token, told.first_step) == (0, (2, 11))
+    text = explanation_text(told, trace)
+    assert (
+        "The prompt of story read foreign KV in step 1 (seq 5); token 0, out of step 2 (seq 11), is the first" in text
+    )
+    first = explanation_json(told, trace)["first_damaged"]
+    assert (first["token"], first["step"], first["seq"]) == (0, 2, 11)
+
+
+def test_what_is_computed_again_makes_no_token_a_second_time() -> None:
+    trace = HandTrace(num_blocks=8, block_size=4).event(Kind.SUBMIT, seq_id=1, aux=2).event(Kind.ADMIT, seq_id=1)
+    trace.alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.write(0, 2, 3, seq_id=1).begin((1, 2, 3, [(0, 1)])).end()
+    trace.event(Kind.PREEMPT, seq_id=1).release(0, seq_id=1).free(0).event(Kind.RESUME, seq_id=1).alloc(1, seq_id=1)
+    for lo, hi in ((0, 3), (3, 4)):
+        trace.write(1, lo, hi, seq_id=1).begin((1, lo, hi, [(1, 1)])).end()
+    made = Makers(trace, {1: 2})
+    assert {token: int(trace.events["step"][row]) for token, row in made.of[1].items()} == {0: 1, 1: 2, 2: 4}
+
+
+def test_a_sample_has_the_token_that_its_parent_s_prompt_made() -> None:
+    trace = chunked()
+    told = explain(trace, "story/1", 0)
+    assert [(made.name, made.parent, made.step) for made in told.made] == [("story/1", "story", 2)]
+    assert told.verdict == "damaged"  # that step read what the first chunk wrote
+    whole = explain(trace, "story", 0)
+    assert [(made.name, made.parent) for made in whole.made] == [("story", "")]
+    clean = clean_fork()
+    text = explanation_text(explain(clean, "story/1", 0), clean)
+    assert "Token 0 of story/1 came out of step 1 (seq 4) of story, its parent, which read" in text
+    with pytest.raises(UsageError, match=r"story/1 has no token 5: its steps made tokens 0\.\.1"):
+        explain(trace, "story/1", 5)
+
+
+def clean_fork() -> HandTrace:
+    trace = HandTrace(num_blocks=8, block_size=2).request(0, "story", [1, 2], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2)
+    trace.alloc(1, seq_id=2, lblock=1).write(1, 0, 1, seq_id=2, lblock=1)
+    return trace.begin((2, 2, 3, [(0, 1), (1, 1)])).end()
+
+
+def handed_its_own() -> HandTrace:
+    """b0#1 is freed while story/1 and late hold it; late, who reads it as its block 0, is handed it as its block 1."""
+    trace = HandTrace(num_blocks=4, block_size=2).request(0, "story", [1, 2], prompt_tokens=2).request(1, "late", [3])
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.publish(0, seq_id=1, lblock=0).event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2)
+    trace.event(Kind.ADMIT, seq_id=3).hit(0, seq_id=3)
+    trace.event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0)
+    trace.alloc(0, seq_id=3, lblock=1).write(0, 0, 1, seq_id=3, lblock=1)
+    return trace.begin((3, 2, 3, [(0, 1), (0, 2)]), (2, 2, 2, [(0, 1)])).end()
+
+
+def test_a_reader_that_is_handed_its_own_block_relied_on_the_life_before() -> None:
+    trace = handed_its_own()
+    causes = {name: explain(trace, name).cause for name in ("late", "story/1")}
+    assert causes["late"] is not None
+    assert causes["late"] == causes["story/1"]
+    assert (causes["late"].code, causes["late"].gen) == ("KV012", 1)
+
+
+def test_who_held_a_block_that_was_handed_out_again_is_listed_whole() -> None:
+    trace = handed_its_own()
+    finding = next(f for f in check(trace).findings if f.code == "KV014")
+    assert "while story/1 and late still held it" in finding.why
+    held = report(finding, trace).split("also held by:")[1].split("its slots")[0]
+    assert "request story/1 (sequence 2) as its block 0" in held
+    assert "request late (sequence 3) as its block 0" in held
+
+
+def test_a_second_hand_out_without_a_release_is_no_write_after_free() -> None:
+    trace = HandTrace(num_blocks=4, block_size=2).event(Kind.ADMIT, seq_id=1).event(Kind.ADMIT, seq_id=2)
+    trace.alloc(0, seq_id=1).write(0, 0, 1, seq_id=1).alloc(0, seq_id=2).write(0, 0, 1, seq_id=2)
+    trace.begin((1, 0, 1, [(0, 1)]), (2, 0, 1, [(0, 2)])).end()
+    codes = [finding.code for finding in check(trace, replay=True).findings]
+    assert codes[0] == "KV014"
+    assert "KV001" not in codes
+
+
+def test_a_write_that_is_a_finding_itself_is_not_the_last_valid_one() -> None:
+    trace = HandTrace(num_blocks=4, block_size=4).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
+    trace.write(0, 0, 2, seq_id=1).event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2)
+    trace.write(0, 2, 3, seq_id=1).write(0, 2, 3, seq_id=2)
+    result = check(trace)
+    wrong = {finding.seq for finding in result.findings}
+    assert len(wrong) == 2
+    for finding in result.findings:
+        assert 'last valid write by actor "scheduler", seq 2,' in report(finding, trace)
