@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixed
-from kvscope.inspector.detectors.replay import Ledger
+from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.source import Names, joined, life
 from kvscope.traces.schema import Kind, to_signed
 
@@ -23,7 +23,11 @@ class Table(Detector):
         self._wrong: set[int] = set()
         self._left: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}  # a preemption, and the table it ended
 
-    def on_preempt(self, row: Row, block: Block) -> None:
+    def handlers(self) -> dict[Kind, Handler]:
+        """Preemptions are only remembered: a trace that has no step has no table to look at."""
+        return super().handlers() | {Kind.PREEMPT: self._preempted}
+
+    def _preempted(self, row: Row, block: Block) -> None:
         sequence = self.ledger.sequences.get(row.seq_id)
         if sequence is not None:
             self._left[row.seq_id] = (self.ledger.seq, frozenset(sequence.table.values()))
