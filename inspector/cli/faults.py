@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from kvscope.inspector.source import TraceLike
 
 _POISON = (
-    "(a text that falls into repeating a piece of a word is what the poison of --content makes: freed blocks are\n"
-    "filled with NaN, and a step that reads them has no likeliest token)"
+    "(a text that falls into repeating a piece of a word is what the poison of --content makes: freed\n"
+    "blocks are filled with NaN, and a step that reads them has no likeliest token)"
 )
-app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
 
 
 @app.command("list")
