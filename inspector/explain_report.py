@@ -111,8 +111,8 @@ def _made(told: Explanation) -> list[str]:
     for made in told.made:
         lines.append(
             f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}){_parent(made)}, "
-            f"which read its positions {made.positions[0]} to {made.positions[1] - 1} in {_count(made.blocks, 'block')}, in a batch "
-            f"with {_count(made.company, 'other sequence')}."
+            f"which read its positions {made.positions[0]} to {made.positions[1] - 1} "
+            f"in {_count(made.blocks, 'block')}, in a batch with {_count(made.company, 'other sequence')}."
         )
         if told.verdict == "damaged":
             lines += _tainted(made)

@@ -21,6 +21,8 @@ _POISON = (
     "blocks are filled with NaN, and a step that reads them has no likeliest token)"
 )
 
+app = typer.Typer(help="The planted faults: broken block managers that the sanitizer must find.", no_args_is_help=True)
+
 
 @app.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False) -> None:
