@@ -51,6 +51,8 @@ def a_row(chance: random.Random, before: list[Any], other: int, keys: range) -> 
             row.lo, row.hi = two.hi, two.hi + 1
             if other == SCHED and row.lo == SIZE:
                 row.lblock, row.lo, row.hi = two.lblock + 1, 0, 1
+            elif other == COMMIT and row.lo >= SIZE:
+                row.lo, row.hi = 0, 1
         else:
             one = before[-1]
             if other == COMMIT:
