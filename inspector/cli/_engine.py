@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from kvscope.errors import UsageError
+from kvscope.inspector.cli._newest import EVERYTHING, Newest
 
 if TYPE_CHECKING:
     from kvscope.engine.engine import Engine, EngineConfig
@@ -163,6 +164,7 @@ def check_watched(record: str, watch: Sequence[str], num_blocks: int | None) -> 
 def recorder(
     folder: Path | None, record: str, config: EngineConfig, loaded: LoadedModel, *, overwrite: bool = False,
     on_finding: str = "log", watch: Sequence[str] = (), at_end: Callable[[OnlineSanitizer], None] | None = None,
+    kept: Newest = EVERYTHING,
 ) -> Iterator[EventSink | None]:  # fmt: skip
     """The trace of a run, sealed when the block ends however it ends; None when nothing is recorded.
 
@@ -171,6 +173,7 @@ def recorder(
 
     Args:
         at_end: given the sanitizer when it has looked at all, before its findings end the command.
+        kept: how much of the trace stays.
     """
     check_words(record, on_finding)
     check_watched(record, watch, None if config is None else config.num_blocks)
@@ -186,7 +189,7 @@ def recorder(
     sink: Recorder | MemoryRecorder = (
         MemoryRecorder(facts, record=level)
         if folder is None
-        else Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite)
+        else Recorder(folder, pool=facts, engine="kvscope", record=level, overwrite=overwrite, **kept._asdict())
     )
     seen: EventSink = sink
     points = None

@@ -23,6 +23,7 @@ from kvscope.inspector.cli._engine import (
     recorder,
     say,
 )
+from kvscope.inspector.cli._newest import kept_newest
 from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ def generate(
     prefix_sharing: Annotated[bool, typer.Option(help="Find equal prompt prefixes and share their blocks.")] = True,
     trace: Annotated[
         Path | None, typer.Option(help="Record into this folder (NAME.kvtrace); missing folders are made.")
+    ] = None,
+    trace_size: Annotated[
+        str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
+    ] = None,
+    trace_age: Annotated[
+        str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")
     ] = None,
     record: Annotated[
         str, typer.Option(help="off, trace, or sanitize (adds call stacks, and checks every step as it ends).")
@@ -107,6 +114,7 @@ def generate(
     pool.check(swaps=preemption == "swap")
     check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
                     num_blocks=num_blocks if kv_memory is None else None, provenance=provenance)  # fmt: skip
+    kept = kept_newest(trace, trace_size, trace_age)
     texts = [_text(prompt) for prompt in prompts]
     check_text("the system message", system or "")
     priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
@@ -128,7 +136,7 @@ def generate(
     # With sanitize the JSON comes when all has been looked at, what is left behind included.
     late = as_json and record == "sanitize"
     with recorder(
-        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (),
+        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=kept,
         at_end=lambda online: view.finish_json(encoded, trace, _looked(online, beside)) if late else None,
     ) as sink:  # fmt: skip
         engine = Engine(loaded, config, sink=sink)

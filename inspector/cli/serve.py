@@ -11,7 +11,16 @@ from typing import Annotated
 import typer
 
 from kvscope.errors import MissingDependency, UsageError
-from kvscope.inspector.cli._engine import PoolOptions, check_recording, checked, choose_device, load, recorder, say
+from kvscope.inspector.cli._engine import (
+    PoolOptions,
+    check_recording,
+    checked,
+    choose_device,
+    load,
+    recorder,
+    say,
+)
+from kvscope.inspector.cli._newest import kept_newest
 from kvscope.inspector.cli._serving import Serving
 
 
@@ -40,6 +49,12 @@ def serve(
     token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None,
     debug_routes: Annotated[bool, typer.Option("--debug-routes", help="Serve /debug/kv/... as well.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
+    trace_size: Annotated[
+        str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
+    ] = None,
+    trace_age: Annotated[
+        str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")
+    ] = None,
     record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
     on_finding: Annotated[
         str, typer.Option(help="With sanitize: log, or raise, which stops the server with the report.")
@@ -82,6 +97,7 @@ def serve(
     check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
                     num_blocks=num_blocks if kv_memory is None else None, provenance=provenance,
                     claim=not rotate)  # fmt: skip
+    kept = kept_newest(trace, trace_size, trace_age)
     if trace is not None and rotate:
         _not_written_now(trace)
     if metrics_aliases not in ("none", "vllm"):
@@ -112,7 +128,9 @@ def serve(
     )  # fmt: skip
     if trace is not None and rotate:
         _rotate(trace)
-    with recorder(trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or ()) as sink:
+    with recorder(
+        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=kept
+    ) as sink:  # fmt: skip
         engine = Engine(loaded, config, sink=sink)
         with checked(engine, record, provenance=provenance, content=content, on_finding=on_finding):
             serving = Serving(

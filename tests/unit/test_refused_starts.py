@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kvscope.errors import MissingDependency
+from kvscope.errors import MissingDependency, UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import generate, serve
 from kvscope.inspector.cli._engine import recorder
-from kvscope.traces import Kind, PoolFacts, Recorder
+from kvscope.inspector.cli._newest import kept_newest, parse_duration
+from kvscope.traces import Kind, PoolFacts, Recorder, open_trace
 
 TRACE = ["--trace", "x.kvtrace"]
 BOTH = [
@@ -24,6 +26,12 @@ BOTH = [
     ([*TRACE, "--record", "off"], "would stay empty"),
     ([*TRACE, "--on-finding", "raise"], "--record sanitize"),
     ([*TRACE, "--on-finding", "stop"], "log or raise"),
+    ([*TRACE, "--trace-size", "63KiB"], "at least 64KiB"),
+    ([*TRACE, "--trace-size", "much"], "is not a size"),
+    ([*TRACE, "--trace-age", "soon"], "is not a duration"),
+    ([*TRACE, "--trace-age", "0h"], "above zero"),
+    (["--trace-size", "1MiB"], "give --trace"),
+    (["--trace-age", "1h"], "give --trace"),
     (["--trace", "taken.kvtrace"], "--overwrite"),
     (["--trace", "file"], "a file is in the way"),
     (["--trace", "file/x.kvtrace"], "file"),
@@ -102,6 +110,39 @@ def test_what_goes_wrong_before_the_first_event_leaves_no_trace(tmp_path: Path) 
         with pytest.raises(MissingDependency):
             begin(folder, config, loaded, events)
         assert folder.exists() == bool(events)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5 min", 90), ("2m", 120), ("500ms", 0.5), ("24h", 86_400), ("7D", 604_800)],
+)
+def test_a_duration_is_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "nan", "0", "0.0h", "9999d", "1w", "1 h 2 m", "9" * 400])
+def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="duration") as caught:
+        parse_duration(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 160
+
+
+def test_the_limits_reach_the_recorder(tmp_path: Path) -> None:
+    config: Any = type("Config", (), {"num_blocks": 64, "block_size": 4, "dtype": type("T", (), {"itemsize": 4})})
+    loaded: Any = type("L", (), {"config": type("C", (), {"bytes_per_token": staticmethod(lambda size: size)})})
+    limits, folder = kept_newest(tmp_path / "a.kvtrace", "64KiB", "7d"), tmp_path / "a.kvtrace"
+    assert limits == (1 << 16, 7 * 86_400)
+    noise = np.random.default_rng(0).integers(0, 1 << 62, 40_000)
+    with recorder(folder, "trace", config, loaded, kept=limits) as sink:
+        assert isinstance(sink, Recorder)
+        for part in np.split(noise, 20):
+            sink.emit_many(Kind.NOTE, aux=part)
+            sink.seal()
+    trace = open_trace(folder)
+    assert 0 < trace.rows < len(noise)
+    assert trace.let_go == len(noise) - trace.rows
+    assert np.array_equal(trace.columns(("aux",))["aux"], noise[-trace.rows :])
 
 
 def begin(folder: Path, config: Any, loaded: Any, events: int) -> None:
