@@ -114,7 +114,7 @@ def generate(
     pool.check(swaps=preemption == "swap")
     check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
                     num_blocks=num_blocks if kv_memory is None else None, provenance=provenance)  # fmt: skip
-    kept = kept_newest(trace, trace_size, trace_age)
+    newest = kept_newest(trace, trace_size, trace_age)
     texts = [_text(prompt) for prompt in prompts]
     check_text("the system message", system or "")
     priorities, users = _priorities(priority, len(texts)), _each("user", user, len(texts))
@@ -136,7 +136,7 @@ def generate(
     # With sanitize the JSON comes when all has been looked at, what is left behind included.
     late = as_json and record == "sanitize"
     with recorder(
-        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=kept,
+        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=newest,
         at_end=lambda online: view.finish_json(encoded, trace, _looked(online, beside)) if late else None,
     ) as sink:  # fmt: skip
         engine = Engine(loaded, config, sink=sink)

@@ -97,7 +97,7 @@ def serve(
     check_recording(trace, record, overwrite=overwrite, on_finding=on_finding, watch=watch or (), content=content,
                     num_blocks=num_blocks if kv_memory is None else None, provenance=provenance,
                     claim=not rotate)  # fmt: skip
-    kept = kept_newest(trace, trace_size, trace_age)
+    newest = kept_newest(trace, trace_size, trace_age)
     if trace is not None and rotate:
         _not_written_now(trace)
     if metrics_aliases not in ("none", "vllm"):
@@ -129,7 +129,7 @@ def serve(
     if trace is not None and rotate:
         _rotate(trace)
     with recorder(
-        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=kept
+        trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=newest
     ) as sink:  # fmt: skip
         engine = Engine(loaded, config, sink=sink)
         with checked(engine, record, provenance=provenance, content=content, on_finding=on_finding):
