@@ -5,6 +5,7 @@ A trace is a file, a folder that an engine records into, or a folder that a mirr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -104,6 +105,7 @@ class Tail:
         self._follower: Follower | None = None
         self._checks = LiveCheck(path)
         self._lost = False  # it could not be read at the last look
+        self._failed: tuple[tuple[str, int, int], ...] | None = None  # the files that could not be opened then
         self._looked_at = 0.0
         self._view = self._snapshot()
 
@@ -123,7 +125,8 @@ class Tail:
         with self._lock:
             if self._follower is None:
                 self._follower = Follower(self._reader, self._run or 0)
-            self._refresh()
+            with contextlib.suppress(TraceError):  # it is lost, and is shown as it was
+                self._refresh()
             reader, contact = self._reader, None if self._mirror is None else self._mirror.contact
             status = "live" if self._live and not self._lost else "closed" if reader.clean else "gone"
             if contact is not None and not contact.connected:
@@ -150,20 +153,24 @@ class Tail:
         )  # fmt: skip
 
     def _refresh(self) -> bool:
-        """Read what is new; True where the view is no longer what the reader says."""
-        known = self._reader.clean or self._cut()
-        if known:
-            mark = _fingerprint(self._path)
-            if mark == self._mark:
-                return False
-            self._mark = mark
-        run = _run_of(self._path)
-        self._lost = run is None and self._run is not None
+        """Read what is new; True where the view is no longer what the reader says.
+
+        Raises:
+            TraceError: it has become something that cannot be read; said at every look, until it can be.
+        """
+        known, run = self._reader.clean or self._cut(), _run_of(self._path)
+        absent = run is None and self._run is not None
+        mark = _fingerprint(self._path) if known or absent or run != self._run else self._mark
+        if known and mark == self._mark:
+            self._lost, self._failed = False, None
+            return False
+        # (what has no manifest is about to be written anew; what goes on having none is broken)
+        self._lost = not self._path.exists() or (absent and mark != self._failed)
         if self._lost:
+            self._failed = mark
             return False
         if run != self._run or known:
-            self._reopen(run)
-            return True
+            return self._reopen(run, mark)
         # (the files' times say nothing while a trace grows: its tail is written through a memory map)
         try:
             grown = self._reader.refresh() or len(self._view.events) < self._reader.rows
@@ -190,17 +197,19 @@ class Tail:
         """A reader of the run that is there now (of a mirror's link: of what it names now, and will go on to)."""
         return SharedReader(self._path if self._mirror is None else self._path.resolve())
 
-    def _reopen(self, run: int | None) -> None:
+    def _reopen(self, run: int | None, mark: tuple[tuple[str, int, int], ...]) -> bool:
+        """Read it anew; `mark` is what its files were just before, and is kept only where that succeeds."""
         try:
             self._reader = self._open()
         except TraceError:
-            if self._follower is None:
+            again, self._failed, self._lost = mark == self._failed, mark, True
+            if again or self._follower is None:
                 raise
-            self._lost = True  # half of it is there: the new run is only just beginning
-            return
-        self._run, self._opened = run, next(_OPENED)
+            return False  # half of it is there: the new run is only just beginning
+        self._run, self._opened, self._mark, self._failed = run, next(_OPENED), mark, None
         if self._follower is not None:
             self._follower = Follower(self._reader, run or 0, before=self._follower)
+        return True
 
     def _snapshot(self) -> TraceView:
         r, events = self._reader, self._reader.rows_on_demand

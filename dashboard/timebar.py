@@ -5,6 +5,7 @@ Keys: J and K to the event before and after, Shift+J and Shift+K a whole step.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,13 @@ import streamlit as st
 from kvscope.dashboard import markup
 from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.numbers import count_text, duration_text
-from kvscope.dashboard.opened import TraceView, row_at
+from kvscope.dashboard.opened import TraceView, open_view, row_at
 from kvscope.dashboard.place import Place, move
 from kvscope.dashboard.words import event_text, short_site
+from kvscope.errors import KVScopeError
 from kvscope.inspector.source import site_text
+
+Find = Callable[[TraceView, int, int], int | None]  # the event that a move from a row leads to; None: there is none
 
 
 def show(view: TraceView, place: Place, *, following: bool = False) -> None:
@@ -32,16 +36,10 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
     with st.container(border=True, key="timebar"):
         buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
         with buttons, st.container(horizontal=True, gap="xxsmall"):
-            _move(
-                "step_back",
-                ":material/first_page:",
-                "Shift+J",
-                "To the step before (Shift+J)",
-                _step_seq(view, row, -1),
-            )
-            _move("event_back", ":material/chevron_left:", "J", "To the event before (J)", _event_seq(view, row, -1))
-            _move("event_on", ":material/chevron_right:", "K", "To the next event (K)", _event_seq(view, row, 1))
-            _move("step_on", ":material/last_page:", "Shift+K", "To the next step (Shift+K)", _step_seq(view, row, 1))
+            _move(view, row, "step_back", "first_page", "Shift+J", "To the step before (Shift+J)", _step_seq, -1)
+            _move(view, row, "event_back", "chevron_left", "J", "To the event before (J)", _event_seq, -1)
+            _move(view, row, "event_on", "chevron_right", "K", "To the next event (K)", _event_seq, 1)
+            _move(view, row, "step_on", "last_page", "Shift+K", "To the next step (Shift+K)", _step_seq, 1)
         st.session_state["seq_box"] = st.session_state["seq_slide"] = place.seq
         with number:
             st.number_input("Event", view.first_seq, view.last_seq, key="seq_box", on_change=_take,
@@ -63,15 +61,25 @@ def _caption(view: TraceView, row: int) -> None:
     st.html(markup.now(said, " · ".join([where, step, duration_text(since), *([site] if site != "?" else [])])))
 
 
-def _move(key: str, icon: str, shortcut: str, text: str, target: int | None) -> None:
-    st.button(
-        "", key=key, icon=icon, shortcut=shortcut, help=text, disabled=target is None, on_click=_set, args=(target,)
-    )
+def _move(view: TraceView, row: int, key: str, icon: str, shortcut: str, text: str, find: Find, by: int) -> None:
+    target = find(view, row, by)
+    beyond = view.live and by > 0 and target is None  # of a trace that grows there may be more by then
+    st.button("", key=key, icon=f":material/{icon}:", shortcut=shortcut, help=text,
+              disabled=target is None and not beyond, on_click=_set_beyond if beyond else _set,
+              args=(view, find) if beyond else (target,))  # fmt: skip
 
 
 def _set(target: int | None) -> None:
     if target is not None:
         move(seq=target)
+
+
+def _set_beyond(view: TraceView, find: Find) -> None:
+    """On from the last event that was known when the page was drawn."""
+    with contextlib.suppress(KVScopeError):  # what is wrong is said by the run that follows
+        newer = open_view(view.name, view.path, view.last_seq + 1)
+        target = find(newer, row_at(newer, view.last_seq), 1) if newer.opened == view.opened else None
+        _set(target)
 
 
 def _take(key: str) -> None:

@@ -194,15 +194,14 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
 def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
     """A frame of a trace that is being written: the newest, or the chosen event under curves that go on growing."""
     moment = now.moment
-    pool, cursor = moment.pool, None
+    pool, cursor, cells = moment.pool, None, _live_cells(now, waste_title(view))
     if not moves:
-        pool = pool_at(view, place.seq)
+        pool, cells = pool_at(view, place.seq), _cells_at(view, *_row_of(view, place.seq))
         at = int(np.searchsorted(np.nan_to_num(moment.past["seq"], nan=-1.0), place.seq, side="right")) - 1
         cursor = float(moment.past["wall_s"][at]) if len(moment.past["seq"]) and at >= 0 else None
     status = now.status if moves or now.status != "live" else "paused"
     if now.contact is not None:
         status = "away" if now.status == "gone" else "behind" if now.contact.behind > BEHIND else status
-    cells = _live_cells(now, waste_title(view))
     return _Shown(pool, moment.past, now.num_blocks, now.block_bytes, cells, status, moment.rows, cursor, now.dropped)
 
 
@@ -238,13 +237,18 @@ def _past(key: tuple[Any, ...], _view: TraceView) -> dict[str, npt.NDArray[Any]]
 
 def _recorded(view: TraceView, seq: int, moves: bool) -> _Shown:
     """A frame of a trace that is complete."""
-    series = measured(view)
-    row = max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0)  # of a long trace only some events are there
+    series, row = _row_of(view, seq)
     cells, at = _cells_at(view, series, row), float(series.t_ns[row]) * 1e-9
     status = "play" if moves else "still"
     return _Shown(
         pool_at(view, seq), _past(view.id, view), view.num_blocks, view.block_bytes, cells, status, seq, at, 0
     )
+
+
+def _row_of(view: TraceView, seq: int) -> tuple[Series, int]:
+    """The measures, and where in them event `seq` is: of a long trace only some events are there."""
+    series = measured(view)
+    return series, max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0)
 
 
 def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str, str, str]]:

@@ -460,9 +460,17 @@ class TestLive:
             assert _stat(app, "Held") == str(state.num_private + state.num_shared + state.num_in_transit)
             app.button(key="play").click().run()
             held_at = _link(app, "seq")
+            assert held_at == str(_last(path))
             engine.step()
-            app.run()
+            engine.step()
+            app.button(key="event_on").click().run()  # there was none when the page was drawn
+            assert _link(app, "seq") == str(int(held_at) + 1)
+            app.button(key="event_back").click().run()
             assert _link(app, "seq") == held_at
+            measures = series(open_trace(path))
+            assert measures.step[int(held_at)] < measures.step[-1]
+            assert _stat(app, "Step") == str(measures.step[int(held_at)])  # of the event that map and bar are of
+            assert _stat(app, "Saved") == str(measures.saved_blocks[int(held_at)])
             assert f"paused, {count_text(open_trace(path).rows)} events" in _html(app)
             app.button(key="play").click().run()
             assert "live:" in _html(app)

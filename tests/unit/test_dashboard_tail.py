@@ -14,10 +14,12 @@ import pytest
 
 from kvscope.dashboard.tail import Tail
 from kvscope.dashboard.view import LongView
+from kvscope.errors import TraceError
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import summary
 from kvscope.inspector.state import state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, open_trace, reader
+from kvscope.traces.pack import pack
 from kvscope.traces.schema import Kind
 
 SHORT = 300
@@ -137,3 +139,32 @@ def test_another_run_that_was_first_seen_by_a_refresh_is_what_is_looked_at(tmp_p
         now = tail.follow()
         view = tail.look()
         assert (view.opened, len(view.events)) == (now.opened, 1)
+
+
+@pytest.mark.parametrize("part", ["", "manifest.json"])
+def test_what_can_no_longer_be_read_is_an_error_until_it_can_be(
+    toy_engine: ModuleType, tmp_path: Path, part: str
+) -> None:
+    path = tmp_path / ("run.kvtrace" if part else "run.kvpack")
+    raw = tmp_path / "run.kvtrace"
+    with Recorder(raw, pool=PoolFacts(8, 4), sealing="inline") as sink:
+        for block in range(6):
+            sink.emit(Kind.ALLOC, block=block, gen=1, ref_before=0, ref_after=1)
+    broken = path / part
+    if not part:
+        pack(raw, path)
+    tail, whole = Tail("run", path), broken.read_bytes()
+    assert len(tail.look().events) == 6
+    os.truncate(broken, len(whole) // 2)
+    if part:
+        tail.look()  # the manifest may just be being written
+    for _ in range(3):
+        with pytest.raises(TraceError):
+            tail.look()
+    broken.write_bytes(whole)
+    assert len(tail.look().events) == 6
+    assert tail.follow().status == "closed"
+    shutil.rmtree(path) if part else path.unlink()
+    for _ in range(3):
+        assert len(tail.look().events) == 6  # of what is gone the pages say so, and show what was read of it
+    assert tail.follow().status == "closed"
