@@ -23,11 +23,14 @@ STYLE = """<style>
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
 .kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
-  padding: 0.5rem 0.75rem 0.55rem; min-width: 0; }
-.kv-stats dt { font-size: 0.78rem; opacity: 0.72; white-space: nowrap; }
-.kv-stats dd { margin: 0 !important; font-size: 1.32rem; font-weight: 600; line-height: 1.3; white-space: nowrap;
+  padding: 0.5rem 0.75rem 0.55rem; min-width: 0; overflow-wrap: break-word; }
+.kv-stats dt { font-size: 0.78rem; opacity: 0.72; line-height: 1.25; }
+.kv-stats dd { margin: 0 !important; font-size: 1.32rem; font-weight: 600; line-height: 1.3;
   font-variant-numeric: tabular-nums; }
-.kv-stats small { font-size: 0.74rem; font-weight: 400; opacity: 0.65; margin-left: 0.35rem; }
+.kv-stats dd span { white-space: nowrap; }
+.kv-stats .kv-long dd { font-size: 1rem; }
+.kv-stats .kv-long dd span { white-space: normal; }
+.kv-stats small { display: inline-block; font-size: 0.74rem; font-weight: 400; opacity: 0.65; margin-left: 0.35rem; }
 .kv-stats .kv-alarm { border-color: #D55E00; box-shadow: inset 3px 0 0 #D55E00; }
 .kv-facts { display: grid; grid-template-columns: auto 1fr; gap: 0.28rem 0.9rem; font-size: 0.86rem; }
 .kv-facts dt { opacity: 0.65; }
@@ -74,6 +77,8 @@ STYLE = """<style>
 }
 </style>"""
 
+LONG_VALUE = 9  # characters: words rather than a number, which may take two lines of a card
+
 LOGO = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 150 30" width="150" height="30">
 <g>{cells}</g><text x="38" y="22" font-family="system-ui,sans-serif" font-size="20" font-weight="700"
 fill="#3B8EC4">KVScope</text></svg>"""
@@ -92,7 +97,8 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
     """A row of numbers: (label, value, small text after it, what hovering says); `alarm` stands out."""
     shown = []
     for label, value, small, said in cells:
-        mark = ' class="kv-alarm"' if label == alarm else ""
+        marks = ["kv-alarm"] * (label == alarm) + ["kv-long"] * (len(value) > LONG_VALUE)
+        mark = f' class="{" ".join(marks)}"' if marks else ""
         after = f"<small>{escape(small)}</small>" if small else ""
         shown.append(
             f'<div{mark} title="{escape(said, quote=True)}" data-stat="{escape(label, quote=True)}">'

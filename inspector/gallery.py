@@ -2,7 +2,7 @@
 
     healthy             many requests with one system prompt, a pool that suffices: nothing to find
     garbled-race        samples of one prompt; the count of holders is read before the fork raised it: no copy is made
-    leak                every preemption forgets to give one block back: what is held never comes down again
+    leak                preemption forgets to give one block back: what is held never comes down again
     prefix-sharing      a long system prompt, kept once for all who begin with it
     reserved            the same requests as `paged`, each given room for the longest answer there may be
     paged               ... and given blocks as it grows
@@ -71,9 +71,9 @@ SAMPLES: dict[str, Sample] = {
         Sample("garbled-race", "two samples write one block at once: open the finding, and see who wrote",
                "gen:requests=8,rate=20,system=48,prompt=10-50,output=20-40,samples=3,seed=2", 96,
                fault="count-read-too-soon"),
-        Sample("leak", "every preemption loses a block: half of the pool never comes back, though nobody holds it",
+        Sample("leak", "24 of 33 preemptions lose a block: half of the pool never comes back, though nobody holds it",
                "gen:requests=36,rate=60,prompt=40-120,output=40-120,seed=3", 48, fault="leak-on-preempt"),
-        Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: what is saved is most of the pool",
+        Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: at best that saves 5.5 times the pool",
                "gen:requests=32,rate=30,system=512,prompt=20-60,output=60-120,samples=2,seed=4", 256),
         Sample("reserved", "each request is given room for 1,024 tokens: most of it stays empty, unlike in `paged`",
                "gen:requests=40,rate=20,prompt=60-200,output=40-160,seed=5", 512, allocator="reserved",

@@ -681,3 +681,39 @@ class TestSamples:
         for column in ("kind", "block", "gen", "seq_id", "ref_after"):
             assert np.array_equal(made.events[column], kept.events[column]), column
         assert not [s.file for s in made.sites if s.file.startswith("/")]
+
+    def test_say_what_is_in_them(self) -> None:
+        from kvscope.inspector.gallery import SAMPLES as MADE
+
+        leak, shared = open_trace(SAMPLES / "leak.kvpack"), open_trace(SAMPLES / "prefix-sharing.kvpack")
+        lost, preempted = len(check(leak).findings), summary(leak)["preemptions"]
+        times = int(series(shared).saved_blocks.max()) / shared.num_blocks
+        assert f"{lost} of {preempted} preemptions lose a block" in MADE["leak"].point
+        assert 2 * lost == leak.num_blocks  # half of the pool, as it says
+        assert f"{times:.1f} times the pool" in MADE["prefix-sharing"].point
+        for trace, name in ((leak, "leak"), (shared, "prefix-sharing")):
+            assert MADE[name].point in [fact.get("point") for fact in trace.facts]
+
+
+def test_text_on_a_primary_button_can_be_read_in_both_themes() -> None:
+    import tomllib
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    theme = tomllib.loads((APP.parent / ".streamlit" / "config.toml").read_text())["theme"]
+    for part in ("light", "dark"):
+        primary = light(theme[part].get("primaryColor", theme["primaryColor"]))
+        page = light(theme[part]["backgroundColor"])
+        assert 1.05 / (primary + 0.05) >= 4.5  # white on it
+        assert (max(primary, page) + 0.05) / (min(primary, page) + 0.05) >= 3.5  # it on the page
+
+
+def test_words_among_the_numbers_may_take_two_lines() -> None:
+    from kvscope.dashboard.markup import stats
+
+    shown = stats([("Row", "paged, 16 slots", "", ""), ("Pool", "48", "blocks", "")], alarm="Row")
+    assert 'class="kv-alarm kv-long" title="" data-stat="Row"' in shown
+    assert '<div title="" data-stat="Pool"' in shown
