@@ -73,7 +73,7 @@ SAMPLES: dict[str, Sample] = {
                fault="count-read-too-soon"),
         Sample("leak", "24 of 33 preemptions lose a block: half of the pool never comes back, though nobody holds it",
                "gen:requests=36,rate=60,prompt=40-120,output=40-120,seed=3", 48, fault="leak-on-preempt"),
-        Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: at best that saves 5.5 times the pool",
+        Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: it saves up to 5.5 times the pool",
                "gen:requests=32,rate=30,system=512,prompt=20-60,output=60-120,samples=2,seed=4", 256),
         Sample("reserved", "each request is given room for 1,024 tokens: most of it stays empty, unlike in `paged`",
                "gen:requests=40,rate=20,prompt=60-200,output=40-160,seed=5", 512, allocator="reserved",
