@@ -93,17 +93,22 @@ def unpack(file: str | Path, folder: str | Path) -> Path:
 def _contents(place: Place) -> Iterator[tuple[str, bytes | int]]:
     """(name, the bytes, or how many bytes to copy): first what may vanish, names last, as a reader reads them."""
     yield MANIFEST, place.read(MANIFEST)
+    live = False
     if place.has(HOT):
         tail, notes = place.hot()
+        live = tail.live
         yield HOT, place.size(HOT) if notes else hot_image(tail)
     names = place.names()
     for segment in segments_in(names):
+        index = None
         try:
-            index = place.read(segment + ".index")
+            if segment + ".index" in names or live:
+                index = place.read(segment + ".index")
             size = place.size(segment + ".arrows")
         except FileNotFoundError:
             continue  # dropped as the oldest, or half made
-        yield segment + ".index", index
+        if index is not None:  # else it is lost: readers do without
+            yield segment + ".index", index
         yield segment + ".arrows", size
     done = {MANIFEST, MANIFEST + ".new", HOT}
     for name in sorted(names):

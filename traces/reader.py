@@ -65,7 +65,7 @@ class TraceReader:
         self.manifest, self.pool, self._manifest_warnings = load_manifest(self._place)
         self.live = False  # its writer was alive at the last refresh
         self.dropped = 0  # events the writer had to drop
-        self._sealed = SealedRows(self._place)
+        self.sealed = self._sealed = SealedRows(self._place)
         self._hot, self._hot_notes = NO_TAIL, list[str]()
         self._tail: EventArray = np.empty(0, EVENT_DTYPE)  # rows that no segment holds yet
         self._tail_seqs: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -310,11 +310,6 @@ class TraceReader:
         return self.long and not self._loaded.rows
 
     @property
-    def sealed_end(self) -> int:
-        """The seq after the last row that a segment holds."""
-        return self._sealed.end
-
-    @property
     def _end(self) -> int:
         return int(self._tail_seqs[-1]) + 1 if len(self._tail_seqs) else self._sealed.end
 
@@ -332,6 +327,8 @@ class TraceReader:
         hot = self._hot
         self.live = hot.live and not self.clean  # a writer that has closed the trace may hold its lock a little longer
         self._sealed.poll()
+        if not self.live:
+            self._sealed.rebuild(hot, self.manifest)
         fresh = hot.seqs >= self._sealed.end
         self._tail, self._tail_seqs = events_of(hot.rows[fresh]), hot.seqs[fresh]
         self._loaded.details.set_hot(hot.details, self._sealed.end)

@@ -23,6 +23,7 @@ from kvscope.traces.losses import Losses
 from kvscope.traces.manifest import count_of
 from kvscope.traces.place import FolderPlace
 from kvscope.traces.reader import TraceReader
+from kvscope.traces.rebuild import write_indexes
 from kvscope.traces.segment import MAX_BATCH_ROWS, SegmentWriter
 from kvscope.traces.sink import PoolFacts, Site
 
@@ -67,6 +68,7 @@ def take_over(path: Path, pool: PoolFacts, pwrite: PWrite) -> Left:
     names = segments_in(os.listdir(path))
     number = int(names[-1][7:]) + 1 if names else 0
     try:
+        write_indexes(path, list(trace.sealed.segments.values()))
         if _seal(path, trace, tail, number, pwrite):
             number += 1
         (path / HOT).unlink(missing_ok=True)
@@ -80,7 +82,7 @@ def take_over(path: Path, pool: PoolFacts, pwrite: PWrite) -> Left:
 
 def _seal(path: Path, trace: TraceReader, tail: HotTail, number: int, pwrite: PWrite) -> bool:
     """Write the rows that only the hot tail has as a segment of their own; False where there are none."""
-    fresh = tail.seqs >= trace.sealed_end
+    fresh = tail.seqs >= trace.sealed.end
     seqs, rows = tail.seqs[fresh], tail.rows[fresh]
     if not len(seqs):
         return False

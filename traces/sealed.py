@@ -8,7 +8,7 @@ into memory of their own anyway.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import segments_in
+from kvscope.traces.hot import HotTail
 from kvscope.traces.place import Place
+from kvscope.traces.rebuild import Rebuilder
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.segment import MOST_LINES, SegmentReader
 
@@ -46,10 +48,11 @@ class SealedRows:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._rebuilder = Rebuilder(place)
         self.segments: dict[str, SegmentReader] = {}
         self.batches: list[Batch] = []
         self.starts = [0]  # the row that each batch begins with, and the end
-        self.removed = 0  # batches taken out after they had been listed
+        self.removed = 0  # how often batches were taken out, or put between others, after they had been listed
         self.end = 0  # seq after the last row
 
     @property
@@ -84,6 +87,22 @@ class SealedRows:
 
     def _count(self) -> None:
         self.starts = [0, *np.cumsum([batch.rows for batch in self.batches]).tolist()]
+
+    def rebuild(self, hot: HotTail, manifest: Mapping[str, Any]) -> None:
+        """List also the batches of a trace without a writer whose index entries are lost: see traces/rebuild.py."""
+        for segment, entry in self._rebuilder.find(list(self.segments.values()), hot, manifest):
+            at = bisect_right(self.batches, entry.first_seq, key=lambda batch: batch.first_seq)
+            before, after = self.batches[at - 1] if at else None, self.batches[at : at + 1]
+            if before is not None and before.first_seq + before.rows > entry.first_seq:
+                continue
+            if after and entry.first_seq + entry.rows > after[0].first_seq:
+                continue
+            self.batches.insert(at, Batch(segment, entry.first_seq, entry.rows, 0, *entry[2:]))
+            if after:
+                self.removed += 1
+            self.end = max(self.end, entry.first_seq + entry.rows)
+        if len(self.starts) != len(self.batches) + 1:
+            self._count()
 
     def gaps(self) -> list[tuple[int, int]]:
         """[lo, hi) of the seqs that are missing before and between batches."""

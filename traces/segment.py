@@ -7,6 +7,7 @@ the crc32 over its bytes, in entries of 56 bytes with a crc32 of their own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Sequence
@@ -136,11 +137,9 @@ class SegmentWriter:
         assert self._index is not None
         offset = self._data.offset
         self._data.write(message)
-        entry = np.zeros(1, INDEX_DTYPE)
-        entry[0] = (offset, len(message), first_seq, t_first, t_last, rows, zlib.crc32(message), kind, 0)
-        entry["check"] = zlib.crc32(entry.tobytes()[:_CHECKED_BYTES])
+        entry = IndexEntry(first_seq, rows, offset, len(message), zlib.crc32(message), t_first, t_last)
         try:
-            self._index.write(entry.tobytes())
+            self._index.write(entry.to_bytes(kind))
         except OSError:
             self._data.offset = offset
             raise
@@ -168,6 +167,13 @@ class IndexEntry(NamedTuple):
     t_first: int
     t_last: int
 
+    def to_bytes(self, kind: int) -> bytes:
+        """The 56 bytes of the entry; `kind` is SCHEMA_ENTRY or BATCH_ENTRY."""
+        entry = np.zeros(1, INDEX_DTYPE)
+        entry[0] = (self.offset, self.length, self.first_seq, self.t_first, self.t_last, self.rows, self.crc, kind, 0)
+        entry["check"] = zlib.crc32(entry.tobytes()[:_CHECKED_BYTES])
+        return entry.tobytes()
+
 
 MOST_LINES = 3  # of the same kind of damage; where there is more of it, one line tells how much
 
@@ -187,6 +193,8 @@ class SegmentReader:
         self._wrong: list[str] = []  # one line for each thing found wrong
         self._skipped: list[tuple[int, str]] = []  # of each message that is left out: where it begins, and why
         self.torn = False  # the sidecar ends within an entry
+        self.known: list[tuple[IndexEntry, bytes]] = []  # every intact entry, of whatever kind, and its bytes
+        self.rebuilt = ""  # what to say of entries that were made from the stream itself (traces/rebuild.py)
         self._schema: Any = None
         self._index_used = 0
         self._end = 0
@@ -217,10 +225,12 @@ class SegmentReader:
                 self._wrong.append(f"{self.name}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
                 continue
             self._end = offset + length
+            batch = IndexEntry(first_seq, rows if kind == BATCH_ENTRY else 0, offset, length, crc, t_first, t_last)
+            self.known.append((batch, raw))
             if kind == SCHEMA_ENTRY:
                 self._schema = self._read_schema(offset, length, crc)
-            elif kind == BATCH_ENTRY and rows:
-                batches.append(IndexEntry(first_seq, rows, offset, length, crc, t_first, t_last))
+            elif batch.rows:
+                batches.append(batch)
         self._index_used += whole
         return batches
 
@@ -239,6 +249,10 @@ class SegmentReader:
             self._skip(offset, f"{self.file}: the {length} bytes at {offset} fail their checksum and are skipped")
             return None
         return message
+
+    def bytes_at(self, offset: int, length: int) -> bytes:
+        """The bytes of a message that no checksum vouches for; raises OSError."""
+        return self._place.read(self.file, offset, length)
 
     def decode(self, message: bytes, offset: int, into: EventArray) -> DetailColumn | None:
         """Fill `into` with a batch; returns its details, or None, and a line in `damage`, when it is unreadable."""
@@ -266,6 +280,20 @@ class SegmentReader:
             self._skip(offset, f"{self.file}: the batch at {offset} is skipped: {error}")
             return None
 
+    def adopt_schema(self, message: bytes) -> None:
+        """Use a schema that no entry vouches for, if it has every column of this version; else this version's own."""
+        import pyarrow as pa
+
+        with contextlib.suppress(pa.ArrowException, EOFError, OSError, ValueError):
+            found = pa.ipc.read_schema(pa.py_buffer(message))
+            if all(found.get_field_index(f.name) >= 0 and found.field(f.name).type == f.type for f in arrow_schema()):
+                self._schema = found
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the schema of the segment is known."""
+        return self._schema is not None
+
     def _unread(self, name: str, error: OSError) -> None:
         """Say once that a file cannot be read."""
         line = f"{name}: cannot be read: {error.strerror}"
@@ -278,11 +306,12 @@ class SegmentReader:
     @property
     def damage(self) -> list[str]:
         """One line for each thing found wrong; one for all messages that are left out, where there are many."""
+        wrong = [*self._wrong, *([self.rebuilt] if self.rebuilt else [])]
         if len(self._skipped) <= MOST_LINES:
-            return [*self._wrong, *(line for _, line in self._skipped)]
+            return [*wrong, *(line for _, line in self._skipped)]
         offsets = sorted(offset for offset, _ in self._skipped)
         first = min(self._skipped)[1].removeprefix(f"{self.file}: ")
-        return [*self._wrong, f"{self.file}: {len(offsets)} batches between bytes {offsets[0]} and {offsets[-1]} are "
+        return [*wrong, f"{self.file}: {len(offsets)} batches between bytes {offsets[0]} and {offsets[-1]} are "
                               f"skipped; of the first: {first}"]  # fmt: skip
 
     def _read_schema(self, offset: int, length: int, crc: int) -> Any:

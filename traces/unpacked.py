@@ -40,6 +40,28 @@ def unpacked_bytes(message: bytes) -> int:
         raise ValueError(f"not a readable Arrow message: {error}") from error
 
 
+def head_of(metadata: bytes) -> tuple[int, int, int]:
+    """(kind, bytes of the body, rows if it is a record batch) of a message, from its flatbuffer.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    head = memoryview(metadata)
+    try:
+        table = _at(head, 0)
+        kind, header, length = (_field(head, table, number) for number in (1, 2, 3))
+        if kind is None or header is None:
+            raise ValueError("an Arrow message without a header")
+        rows = _field(head, _at(head, header), 0)
+        return (
+            head[kind],
+            0 if length is None else int(_I64.unpack_from(head, length)[0]),
+            0 if rows is None or head[kind] != 3 else int(_I64.unpack_from(head, rows)[0]),
+        )
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not a readable Arrow message: {error}") from error
+
+
 def _total(head: memoryview, vector: int, body: memoryview, packed: bool) -> int:
     """The unpacked lengths of all buffers in a vector of (offset, length) pairs, summed up."""
     count = _U32.unpack_from(head, vector)[0]
