@@ -9,6 +9,7 @@ const LEFT_OUT = "script, iframe, link, template, [data-testid=stElementToolbar]
   + " .stButtonGroup, .st-key-speed, .modebar-container, .zoom, .tip, [hidden], .st-key-timebar [data-testid=stHorizontalBlock]";
 const VARIABLES = ["text-color", "background-color", "secondary-background-color", "border-color", "primary-color",
   "font"];
+const HEADING = 44; // px
 
 function rulesOf(root) {
   const found = [];
@@ -88,7 +89,17 @@ async function fontRule(rules, wanted) {
   return "";
 }
 
-async function copyOfPage() {
+// What the page is, above it: the sidebar, which says so, is not copied.
+function heading(data) {
+  const made = document.createElement("h1");
+  const title = document.querySelector(".kv-here")?.textContent;
+  made.textContent = [title, data, "KVScope"].filter(Boolean).join(" · ");
+  made.style.cssText = `box-sizing:border-box;height:${HEADING}px;margin:0;padding:14px 2.2rem 0;font-size:20px;`
+    + "font-weight:650;line-height:26px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis";
+  return made;
+}
+
+async function copyOfPage(data) {
   const main = document.querySelector("[data-testid=stMain]");
   const look = getComputedStyle(main);
   const rules = rulesOf(document);
@@ -99,13 +110,13 @@ async function copyOfPage() {
   const { colorScheme: scheme, fontSize: size } = getComputedStyle(document.documentElement);
   const background = getComputedStyle(document.querySelector("[data-testid=stApp]")).backgroundColor;
   page.style.cssText = `${variables(look)};color:${look.color};font:${look.font};color-scheme:${scheme};`
-    + `background:${background};width:${main.clientWidth}px;margin:0 auto;min-height:${main.scrollHeight}px`;
+    + `background:${background};width:${main.clientWidth}px;margin:0 auto;min-height:${main.scrollHeight + HEADING}px`;
   const sheet = document.createElement("style");
   const plain = rules.filter((rule) => !(rule instanceof CSSFontFaceRule)).map((rule) => rule.cssText);
   const own = `html, body { margin: 0; background: ${background}; } html { font-size: ${size} !important; }`;
   sheet.textContent = [await fontRule(rules, look.fontFamily), ...plain, ...styles, own].join("\n");
-  page.append(sheet, body);
-  return { page, size, width: main.clientWidth, height: main.scrollHeight };
+  page.append(sheet, heading(data), body);
+  return { page, size, width: main.clientWidth, height: main.scrollHeight + HEADING };
 }
 
 function asHtml({ page }, title) {
@@ -147,7 +158,7 @@ export default function (component) {
       const kind = button.dataset.kind;
       try {
         const name = nameOf(component.data);
-        const copy = await copyOfPage();
+        const copy = await copyOfPage(component.data);
         const blob = kind === "png" ? await asPng(copy) : asHtml(copy, name);
         const link = document.createElement("a");
         link.href = URL.createObjectURL(blob);

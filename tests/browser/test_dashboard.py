@@ -245,6 +245,7 @@ def test_a_page_is_saved_as_one_file(watched: Any, toy_traces: dict[str, Path], 
     page.on("request", lambda request: asked.append(request.url))
     page.goto(files["html"].as_uri())
     assert page.locator(".kv-head").inner_text() == said
+    assert page.locator("h1").first.inner_text() == "Block map · missing-copy · KVScope"
     assert page.locator("script, button").count() == 0  # nothing that would do nothing
     assert page.locator("img[alt^='Map of']").evaluate("i => i.naturalWidth") > 100
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
