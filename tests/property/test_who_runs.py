@@ -35,6 +35,9 @@ class Kept(MemoryRecorder):
     def rows(self) -> int:
         return len(self.events)
 
+    def row_of(self, seq: int) -> int:
+        return seq + 1
+
 
 @pytest.fixture(scope="module")
 def loaded(tiny_folder: Path) -> LoadedModel:

@@ -39,10 +39,11 @@ def test_rows_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitizer.main(["--events", "500"]) in (0, 1)  # so few events may miss a gate
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert len(lines) == 5
-    assert lines[1].startswith("one row by emit")
-    assert "baseline" not in lines[1]
-    assert "baseline" in lines[2]
+    assert len(lines) == 6
+    assert "by columns" in lines[1]
+    assert lines[2].startswith("one row by emit")
+    assert "baseline" not in lines[2]
+    assert "baseline" in lines[3]
     assert "measuring 4 of 4: a look each step" in told.err
 
 
@@ -51,6 +52,8 @@ def test_rows_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     sanitizer.main(["--events", "500", "--json"])
     told = capsys.readouterr()
     rows = json.loads(told.out)["rows"]
-    assert [row["unit"] for row in rows] == ["M events/s", "ns/event", "ns/event", "M events/s", "ns/event"]
+    assert [row["unit"] for row in rows] == [
+        "M events/s", "M events/s", "ns/event", "ns/event", "M events/s", "ns/event",
+    ]  # fmt: skip
     assert all(row["value"] for row in rows)
     assert told.err == ""
