@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from kvscope.errors import UsageError
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)")
 _SECONDS = {"ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MAX_SECONDS = 10 * 366 * 86400
+
+TraceSize = Annotated[
+    str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
+]
+TraceAge = Annotated[
+    str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")
+]
 
 
 class Newest(NamedTuple):

@@ -23,7 +23,7 @@ from kvscope.inspector.cli._engine import (
     recorder,
     say,
 )
-from kvscope.inspector.cli._newest import kept_newest
+from kvscope.inspector.cli._newest import TraceAge, TraceSize, kept_newest
 from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
@@ -66,12 +66,8 @@ def generate(
     trace: Annotated[
         Path | None, typer.Option(help="Record into this folder (NAME.kvtrace); missing folders are made.")
     ] = None,
-    trace_size: Annotated[
-        str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
-    ] = None,
-    trace_age: Annotated[
-        str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")
-    ] = None,
+    trace_size: TraceSize = None,
+    trace_age: TraceAge = None,
     record: Annotated[
         str, typer.Option(help="off, trace, or sanitize (adds call stacks, and checks every step as it ends).")
     ] = "trace",

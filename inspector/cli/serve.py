@@ -20,7 +20,7 @@ from kvscope.inspector.cli._engine import (
     recorder,
     say,
 )
-from kvscope.inspector.cli._newest import kept_newest
+from kvscope.inspector.cli._newest import TraceAge, TraceSize, kept_newest
 from kvscope.inspector.cli._serving import Serving
 
 
@@ -49,12 +49,8 @@ def serve(
     token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None,
     debug_routes: Annotated[bool, typer.Option("--debug-routes", help="Serve /debug/kv/... as well.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Record into this folder (NAME.kvtrace).")] = None,
-    trace_size: Annotated[
-        str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
-    ] = None,
-    trace_age: Annotated[
-        str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")
-    ] = None,
+    trace_size: TraceSize = None,
+    trace_age: TraceAge = None,
     record: Annotated[str, typer.Option(help="off, trace, or sanitize (adds call stacks).")] = "trace",
     on_finding: Annotated[
         str, typer.Option(help="With sanitize: log, or raise, which stops the server with the report.")
