@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvscope.inspector.screen.live import ByRows
+from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.screen.whole import by_rows, screened
 from kvscope.inspector.source import frozen
 from kvscope.traces import MemoryRecorder, compiled
@@ -59,5 +60,5 @@ def test_columns_of_other_types_or_lengths_are_refused() -> None:
 
 def test_a_whole_trace_is_looked_at_in_c_and_says_the_same() -> None:
     trace = frozen(published())
-    assert screened(trace) == by_rows(trace)
+    assert screened(trace) == by_rows(trace) == screen(trace)
     assert by_rows(trace).clean
