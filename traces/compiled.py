@@ -37,7 +37,7 @@ def load(name: str, *, edition: int) -> Any:
     return None
 
 
-_speed = load("traces._speed", edition=3)
+_speed = load("traces._speed", edition=4)
 
 
 def built() -> bool:

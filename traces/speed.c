@@ -11,7 +11,7 @@ interpreter the recorder's own lock lies around these calls (`row_ring.guard`). 
 
 #include <time.h>
 
-#define EDITION 3 /* as in compiled.py */
+#define EDITION 4 /* as in compiled.py */
 
 static PyObject *name_last, *name_raw, *name_closed, *monotonic_ns, *getframe; /* set once, by `methods` */
 
@@ -190,23 +190,30 @@ reference(const Many *column, Py_ssize_t i)
     return (uint16_t)(value > INT16_MAX ? INT16_MAX : value);
 }
 
-enum { M_LIVES, M_BEFORE, M_AFTER, M_FILL, M_SEQ_ID, M_LBLOCK, MANY };
-static const int column_at[MANY] = {A_AUX, A_BEFORE, A_AFTER, A_FILL, A_SEQ_ID, A_LBLOCK};
+/* Block and life of a row lie in one number of `lives`, or in `block` and `gen`. */
+enum { M_LIVES, M_BEFORE, M_AFTER, M_FILL, M_SEQ_ID, M_LBLOCK, M_BLOCK, M_GEN, M_AUX, MANY };
+static const int column_at[MANY] = {A_AUX, A_BEFORE, A_AFTER, A_FILL, A_SEQ_ID, A_LBLOCK, A_BLOCK, A_GEN, A_AUX};
 
-/* The columns given, `lives` first; -1 for what is not given. 0: it has to be done the long way. */
+/* The columns given, and what stands for those that are not. 0: it has to be done the long way. */
 static int
-look_at_columns(PyObject *const given[MANY], Many many[MANY], Py_ssize_t *count)
+look_at_columns(PyObject *const given[MANY], Many many[MANY], Py_ssize_t count)
 {
     memset(many, 0, sizeof(Many) * MANY);
-    Py_ssize_t rows = PyObject_Size(given[M_LIVES]);
-    int good = rows >= 0;
+    int good = count >= 0;
     for (int i = 0; good && i < MANY; i++) {
-        many[i].value = -1;
-        good = given[i] == NULL || look_at_column(given[i], column_at[i], rows, &many[i]);
+        many[i].value = columns[column_at[i]].otherwise;
+        good = given[i] == NULL || look_at_column(given[i], column_at[i], count, &many[i]);
     }
     PyErr_Clear();
-    *count = rows;
-    return good && many[M_LIVES].view.obj != NULL && many[M_LIVES].view.itemsize == 8;
+    return good;
+}
+
+/* The same of what is given by `lives`, an array of 8 bytes each. */
+static int
+look_at_lives(PyObject *const given[MANY], Many many[MANY], Py_ssize_t *count)
+{
+    *count = PyObject_Size(given[M_LIVES]);
+    return look_at_columns(given, many, *count) && many[M_LIVES].view.obj != NULL && many[M_LIVES].view.itemsize == 8;
 }
 
 static void
@@ -221,16 +228,82 @@ let_go_of_columns(Many many[MANY])
 static void
 fill_rows(Row *rows, const Row *common, const Many many[MANY], Py_ssize_t count, int64_t seq)
 {
-    uint64_t *to = (uint64_t *)rows, begin[3], kind = (uint64_t)common->kind << 48 | (uint64_t)common->reason << 56;
+    uint64_t *to = (uint64_t *)rows, begin[2], kind = (uint64_t)common->kind << 48 | (uint64_t)common->reason << 56;
+    int lives = many[M_LIVES].view.obj != NULL;
     memcpy(begin, common, sizeof(begin));
     for (Py_ssize_t i = 0; i < count; i++, to += sizeof(Row) / 8) {
-        to[0] = begin[0], to[1] = begin[1], to[2] = begin[2]; /* moment, step and place, aux */
-        to[3] = (uint64_t)value_of(&many[M_LIVES], i);
+        to[0] = begin[0], to[1] = begin[1]; /* moment, step and place */
+        to[2] = (uint64_t)value_of(&many[M_AUX], i);
+        to[3] = lives ? (uint64_t)value_of(&many[M_LIVES], i)
+                      : (uint32_t)value_of(&many[M_BLOCK], i) | (uint64_t)value_of(&many[M_GEN], i) << 32;
         to[4] = (uint32_t)value_of(&many[M_SEQ_ID], i) | (uint64_t)value_of(&many[M_LBLOCK], i) << 32;
         to[5] = reference(&many[M_BEFORE], i) | reference(&many[M_AFTER], i) << 16 |
                 (uint64_t)(uint16_t)value_of(&many[M_FILL], i) << 32 | kind;
         __atomic_store_n(&to[6], (uint64_t)(seq + i + 1), __ATOMIC_RELEASE); /* as `commit_row` */
     }
+}
+
+/* The arguments of `emit_many` by their column, borrowed; 0: it has to be done the long way. */
+static int
+find_columns(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, long long kind[2], PyObject *given[MANY])
+{
+    int fits = 1 <= nargs && nargs <= 2 && column_of(args[0], A_KIND, &kind[0]) &&
+               (nargs < 2 || column_of(args[1], A_REASON, &kind[1]));
+    for (Py_ssize_t k = 0; fits && kwnames != NULL && k < PyTuple_GET_SIZE(kwnames); k++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, k), *value = args[nargs + k];
+        if (nargs < 2 && PyUnicode_CompareWithASCIIString(name, "reason") == 0) {
+            fits = column_of(value, A_REASON, &kind[1]);
+            continue;
+        }
+        int i = M_BEFORE;
+        while (i < MANY && PyUnicode_CompareWithASCIIString(name, columns[column_at[i]].name) != 0) {
+            i++;
+        }
+        if (i < MANY) {
+            given[i] = value;
+        }
+        else { /* no details, said out loud */
+            fits = value == Py_None && PyUnicode_CompareWithASCIIString(name, "details") == 0;
+        }
+    }
+    return fits;
+}
+
+/* How many rows the first array asks for; -1 where none is given that has a length. */
+static Py_ssize_t
+rows_asked(PyObject *const given[MANY])
+{
+    for (int i = M_BEFORE; i < MANY; i++) {
+        if (given[i] != NULL && !PyLong_CheckExact(given[i])) {
+            Py_ssize_t count = PyObject_Size(given[i]);
+            PyErr_Clear();
+            return count;
+        }
+    }
+    return -1;
+}
+
+static PyObject *
+emit_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    long long kind[2] = {0, 0};
+    PyObject *given[MANY] = {NULL};
+    Many many[MANY];
+    Claim made;
+    int claimed = 0;
+    if (find_columns(args, nargs, kwnames, kind, given)) {
+        Py_ssize_t count = rows_asked(given);
+        claimed = look_at_columns(given, many, count) && count > 0 ? claim(self, count, 1, &made) : 0;
+        if (claimed > 0) {
+            made.common.kind = (uint8_t)kind[0], made.common.reason = (uint8_t)kind[1];
+            fill_rows(rows_of(&made), &made.common, many, count, made.seq);
+        }
+        let_go_of_columns(many);
+    }
+    if (claimed <= 0) {
+        return claimed < 0 ? NULL : in_python("emit_many_python", self, args, nargs, kwnames);
+    }
+    return PyLong_FromLongLong(made.seq);
 }
 
 static PyObject *
@@ -245,7 +318,7 @@ emit_lives(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         column_of(args[1], A_REASON, &reason)) {
         PyObject *given[MANY] = {args[2], args[3], args[4], args[5], nargs > 6 ? args[6] : NULL,
                                  nargs > 7 ? args[7] : NULL};
-        good = look_at_columns(given, many, &count);
+        good = look_at_lives(given, many, &count);
         claimed = good ? claim(self, count, 1, &made) : 0;
         if (claimed > 0) {
             made.common.kind = (uint8_t)kind, made.common.reason = (uint8_t)reason;
@@ -269,13 +342,13 @@ emit_ends(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     int claimed = 0, good = 0;
     if (kwnames == NULL && 3 <= nargs && nargs <= 5 && column_of(args[0], A_REASON, &reason)) {
         PyObject *given[MANY] = {args[1], NULL, NULL, args[2], nargs > 3 ? args[3] : NULL, nargs > 4 ? args[4] : NULL};
-        good = look_at_columns(given, many, &count);
+        good = look_at_lives(given, many, &count);
         claimed = good ? claim(self, 2 * count, 1, &made) : 0;
         if (claimed > 0) {
             made.common.kind = kinds[KIND_RELEASE], made.common.reason = (uint8_t)reason;
             many[M_BEFORE].value = 1, many[M_AFTER].value = 0;
             fill_rows(rows_of(&made), &made.common, many, count, made.seq);
-            Many freed[MANY] = {many[M_LIVES], {.value = 0}, {.value = 0}, {.value = 0}, {.value = -1}, {.value = -1}};
+            Many freed[MANY] = {many[M_LIVES], [M_SEQ_ID] = {.value = -1}, [M_LBLOCK] = {.value = -1}};
             made.common.kind = kinds[KIND_FREE];
             fill_rows(rows_of(&made) + count, &made.common, freed, count, made.seq + count);
         }
@@ -449,8 +522,8 @@ detail(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwname
 /* -- the module ------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef recorder_methods[] = {
-    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_lives), METHOD(emit_ends), METHOD(emit_sheet),
-    METHOD(begin), {NULL, NULL, 0, NULL},
+    METHOD(emit), METHOD(emit_alloc), METHOD(emit_end), METHOD(emit_many), METHOD(emit_lives), METHOD(emit_ends),
+    METHOD(emit_sheet), METHOD(begin), {NULL, NULL, 0, NULL},
 };
 static PyMethodDef detail_methods[] = {METHOD(detail), {NULL, NULL, 0, NULL}};
 

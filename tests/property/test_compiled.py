@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvscope.engine.lane import Lane
+from kvscope.errors import UsageError
 from kvscope.traces import Kind, MemoryRecorder, PoolFacts, Reason, Recorder, TraceReader, compiled
 from kvscope.traces.sheet import Sheet, SheetWriter
 
@@ -68,12 +69,33 @@ def many_of(rows: int, kinds: list[int], given: int, ends: bool) -> tuple[str, t
     return "emit_lives", (Kind.SHARE, Reason.FORK, lives, before, after, fill, *holder[:given]), {}
 
 
+def bulk_of(
+    rows: int, kinds: dict[str, int], reason: bool, details: int | None, other: tuple[str, int] | None
+) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """A call of `emit_many` with columns by name; one of them may be of `other` length, or say that there is none."""
+    columns: dict[str, Any] = {name: column_of(rows, kind) for name, kind in kinds.items()}
+    if reason:
+        columns["reason"] = Reason.FORK
+    if details is not None:
+        columns["details"] = None if details == 0 else details_of(rows, details)
+    if other is not None:
+        columns[other[0]] = np.arange(other[1], dtype=np.int64)
+    return "emit_many", (Kind.SHARE,) if reason else (Kind.SHARE, Reason.STOP), columns
+
+
 references, fills = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7]), st.sampled_from([0, 2, 3, 4, 5, 7])
 holders = st.sampled_from([0, 1, 2, 3, 4, 5, 7, 8])
 kinds_of_columns = st.tuples(references, references, fills, holders, holders).map(list)
 many = st.builds(many_of, st.integers(0, 20), kinds_of_columns, st.integers(0, 2), st.booleans())
+columns = ["block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux"]
+bulk = st.builds(
+    bulk_of, st.integers(0, 20),
+    st.fixed_dictionaries({}, optional={name: st.integers(0, 9) for name in columns}), st.booleans(),
+    st.sampled_from([None, None, None, 0, 3]),
+    st.one_of(st.none(), st.none(), st.tuples(st.sampled_from([*columns, "colour"]), st.integers(0, 20))),
+)  # fmt: skip
 calls = st.one_of(
-    many, many,
+    many, many, bulk, bulk,
     st.tuples(st.just("emit"), st.lists(small, min_size=1, max_size=10), st.just({})),
     st.tuples(st.just("emit"), st.lists(numbers, min_size=1, max_size=10), st.just({})),
     st.tuples(st.just("emit"), st.tuples(numbers), st.dictionaries(by_name, numbers, max_size=4)),
@@ -101,8 +123,8 @@ def outcome(sink: Any, name: str, args: Any, named: dict[str, Any]) -> object:
         return None
     try:
         return getattr(sink, name)(*args, **named)
-    except (TypeError, struct.error) as error:
-        return type(error)
+    except (TypeError, struct.error, UsageError) as error:
+        return type(error), str(error) if isinstance(error, UsageError) else ""
 
 
 def left(sink: Any) -> tuple[object, ...]:
