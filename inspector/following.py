@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.measures import decimate
-from kvscope.inspector.source import IntArray
+from kvscope.inspector.source import IntArray, fold_before
 from kvscope.inspector.state import PoolState, pool_state
 from kvscope.inspector.sums import STATES, Part, PoolSums
 from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
@@ -73,8 +73,7 @@ class Follower:
     def __init__(self, reader: Any, begun_ns: int = 0, before: Follower | None = None) -> None:
         self._reader, self._begun_s = reader, begun_ns * 1e-9
         self._rows = 0
-        self._sums = PoolSums(reader.num_blocks, reader.block_size, slots=True)
-        self._fold = BlockFold(reader.num_blocks)
+        self._begin()
         self._kinds = np.zeros(256, np.int64)
         self._lineup = Lineup()
         self._prompts: dict[int, int] = {}
@@ -87,6 +86,11 @@ class Follower:
             self._restarts = before._restarts + 1
             self._past = {n: np.append(v, np.nan) if len(v) else v for n, v in before._past.items()}
 
+    def _begin(self) -> None:
+        """The pool before the first event that the trace has now."""
+        self._sums = PoolSums.before(self._reader, slots=True)
+        self._fold = fold_before(self._reader) or BlockFold(self._reader.num_blocks)
+
     def read_from(self, reader: Any) -> None:
         """Go on with another reader of the same trace."""
         self._reader = reader
@@ -94,6 +98,8 @@ class Follower:
     def look(self) -> Moment:
         """The trace as the reader has it now."""
         rows = self._reader.rows
+        if self._seq < 0 or (rows and not self._reader.row_of(self._seq)):  # or it has read nothing of what is left
+            self._begin()
         # (numbered by what is there: a recorder that keeps the newest events has taken the first rows away)
         for lo in range(self._reader.row_of(self._seq) if self._seq >= 0 else 0, rows, _RUN):
             self._take(Part(self._reader, lo, min(lo + _RUN, rows), _COLUMNS))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.facts import usable
-from kvscope.inspector.source import IntArray, size_after
+from kvscope.inspector.source import IntArray
 from kvscope.inspector.sums import COUNTS, STATES, Part, PoolSums
 from kvscope.traces.fold import kind_mask
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind, Reason
@@ -62,7 +62,7 @@ def longrun(trace: Any, points: int = POINTS, *, slots: bool = True) -> LongRun:
             absent (NaN, None).
     """
     rows = trace.rows
-    pool = PoolSums(_size_before(trace), trace.block_size, slots=slots)
+    pool = PoolSums.before(trace, slots)
     means, picks, singled = (
         _Means(_complete(pool, pool.totals()[:, None])[:, 0]),
         _Picks(rows, pool.size, points),
@@ -91,16 +91,17 @@ def counts_at(trace: Any, rows: IntArray) -> dict[str, IntArray]:
 
 
 def parts_of_counts(trace: Any, names: Sequence[str]) -> Iterator[tuple[int, dict[str, IntArray]]]:
-    """(first row, values after each row of a part) of a reader's trace; names are of COUNTS, or `blocks`."""
-    pool = PoolSums(_size_before(trace), trace.block_size, slots=True)
-    for lo in range(0, trace.rows, _RUN):
+    """(first row, values after each row of a part) of a trace; names are of COUNTS, `filled_slots` or `blocks`."""
+    pool = PoolSums.before(trace, slots=True)
+    rows = trace.rows if hasattr(trace, "rows") else len(trace.events)
+    for lo in range(0, rows, _RUN):
         entered, size = pool.totals(), pool.size
-        part = Part(trace, lo, min(lo + _RUN, trace.rows), _COLUMNS)
+        part = Part(trace, lo, min(lo + _RUN, rows), _COLUMNS)
         where, values, _ = pool.follow(part)
         source = np.searchsorted(where, np.arange(len(part["kind"])), side="right")
-        every = np.column_stack([entered, values])[: len(COUNTS)].astype(np.int64)
+        every = np.nan_to_num(np.column_stack([entered, values])).astype(np.int64)
         sizes = np.append(size, pool.sizes)
-        yield lo, {name: (sizes if name == "blocks" else every[COUNTS.index(name)])[source] for name in names}
+        yield lo, {name: (sizes if name == "blocks" else every[_NAMES.index(name)])[source] for name in names}
 
 
 def singled_trace(trace: Any, run: LongRun) -> Any:
@@ -112,20 +113,6 @@ def singled_trace(trace: Any, run: LongRun) -> Any:
         events=events, seqs=run.singled_seqs, num_blocks=most, block_size=trace.block_size,
         block_bytes=trace.block_bytes, facts=tuple(usable(trace.facts)),
     )  # fmt: skip
-
-
-def _size_before(trace: Any) -> int:
-    """Blocks of the pool before the first event."""
-    if getattr(trace, "on_demand", False):  # a view of a reader, which has looked at the column already
-        return size_after(trace, 0)
-    base = 0
-    for part in trace.chunks(("kind",), rows=_RUN):
-        at = np.flatnonzero((part["kind"] == Kind.GROW) | (part["kind"] == Kind.SHRINK))
-        if len(at):
-            row = base + int(at[0])
-            return max(int(trace.columns(("lblock",), row, row + 1)["lblock"][0]), 0)
-        base += len(part["kind"])
-    return int(trace.num_blocks)
 
 
 def _complete(pool: PoolSums, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -127,28 +127,40 @@ def series(trace: TraceLike) -> Series:
     """All measures at every event of a trace, vectorised (about a second per million events)."""
     trace = frozen(trace)
     events = trace.events
-    line = timeline(trace)
-    held = line.entries + line.leases > 0
-    state = classify(line.entries, line.leases, line.published, line.quarantined)
-
-    def count(which: BlockState) -> CountArray:
-        return line.total(state == which)
-
     sizes = pool_sizes(trace)
-    counts = {s.name.lower(): count(s) for s in BlockState}
-    # Blocks without a row yet have not been handed out; those that a shrink took away were free.
-    counts["free"] = (counts["free"] + sizes - line.seen).astype(np.int32)
+    counts = _counts(trace, sizes) if trace.before is None else _counts_from(trace)
     hit_tokens, query_tokens = prefix_tokens(events)
     return Series(
         num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes, blocks=sizes,
         seq=np.asarray(trace.seqs, dtype=np.int64), t_ns=events["t_ns"].astype(np.int64),
         step=events["step"].astype(np.int32), **counts,
-        table_entries=line.total(line.entries), filled_slots=line.total(np.where(held, line.fill, 0)),
         cow_copies=np.cumsum((events["kind"] == Kind.COW) & (events["reason"] != Reason.RESIZED), dtype=np.int32),
         preemptions=_running(events, Kind.PREEMPT),
         refusals=_running(events, Kind.REFUSED), evictions=_running(events, Kind.EVICT),
         prefix_hit_tokens=np.cumsum(hit_tokens), prefix_query_tokens=np.cumsum(query_tokens),
     )  # fmt: skip
+
+
+_COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "filled_slots")
+
+
+def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
+    """Of a trace that has its first event."""
+    line = timeline(trace)
+    held = line.entries + line.leases > 0
+    state = classify(line.entries, line.leases, line.published, line.quarantined)
+    counts = {s.name.lower(): line.total(state == s) for s in BlockState}
+    # Blocks without a row yet have not been handed out; those that a shrink took away were free.
+    counts["free"] = (counts["free"] + sizes - line.seen).astype(np.int32)
+    found = (line.total(line.entries), line.total(np.where(held, line.fill, 0)))
+    return {**counts, **dict(zip(_COUNTED[-2:], found, strict=True))}
+
+
+def _counts_from(trace: Frozen) -> dict[str, CountArray]:
+    """Of a trace whose first events were let go: from what they had made of the pool."""
+    parts = [part for _, part in parts_of_counts(trace, _COUNTED)]
+    none = np.empty(0, np.int64)
+    return {name: np.concatenate([none, *(part[name] for part in parts)]).astype(np.int32) for name in _COUNTED}
 
 
 def ratio(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> FloatArray:

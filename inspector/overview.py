@@ -54,8 +54,8 @@ def overview(trace: TraceLike, width: int = 2000, *, slots: bool = False) -> Ove
         trace = frozen(trace)
     rows = trace.rows if hasattr(trace, "rows") else len(trace.events)
     bins = _Bins(rows, max(1, min(width, rows)), slots)
-    pool = PoolSums(trace.num_blocks, trace.block_size, slots)
-    bins.begin(pool.totals())
+    pool = PoolSums.before(trace, slots)
+    bins.begin(pool)
     names = ("t_ns", "kind", "block", "gen", "ref_after", *(("ref_before", "fill") if slots else ()))
     for lo in range(0, rows, _RUN):
         part = Part(trace, lo, min(lo + _RUN, rows), names)
@@ -75,11 +75,11 @@ class _Bins:
         self.refcounts = np.zeros((len(REF_CLASSES), width), np.int32)
         self.marks = {name: np.zeros(width, np.int64) for name in ("seq", "t_ns")}
 
-    def begin(self, totals: npt.NDArray[np.float64]) -> None:
+    def begin(self, pool: PoolSums) -> None:
         """The values before the first row."""
-        self.first = self.now = totals
-        self.first_classes = np.zeros(len(REF_CLASSES))
-        self.first_classes[0] = totals[0]
+        self.first = self.now = pool.totals()
+        self.first_classes = pool.classes.copy()
+        self.first_classes[0] = pool.size - int(pool.classes[1:].sum())
 
     def add(self, base: int, part: Columns, where: IntArray, values: Any, classes: Any) -> None:
         """Enter the rows `where` of a part that begins at row `base`."""

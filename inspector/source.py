@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from kvscope.errors import TraceError
 from kvscope.inspector.facts import usable
+from kvscope.traces.fold import BlockFold
 from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
 from kvscope.traces.sink import Site
 from kvscope.traces.sink import Trace as TraceLike
@@ -29,9 +30,9 @@ class Frozen:
             self.events, np.ndarray
         )  # a long trace: rows are decoded when they are asked for
         self._kinds: npt.NDArray[np.uint8] | None = None
-        self.num_blocks = most_blocks(
-            trace.num_blocks, self.events, self.kinds
-        )  # block ids of the whole trace are below
+        self.before = fold_before(trace)
+        given = trace.num_blocks if self.before is None else max(trace.num_blocks, self.before.size)
+        self.num_blocks = most_blocks(given, self.events, self.kinds)  # block ids of the whole trace are below
         self.block_size, self.block_bytes = trace.block_size, trace.block_bytes
         self.seqs: IntArray = np.asarray(trace.seqs, dtype=np.int64)[: len(self.events)]
         self.sites, self.actors = trace.sites, trace.actors
@@ -115,10 +116,9 @@ def pool_sizes(trace: TraceLike) -> IntArray:
     """Blocks of the pool just after each event: it can grow and shrink in the course of a trace."""
     events = trace.events
     rows = resizes(events)
-    sizes = np.full(len(events), trace.num_blocks, dtype=np.int64)
+    sizes = np.full(len(events), size_after(trace, 0), dtype=np.int64)
     if len(rows):
         ends = np.append(rows[1:], len(events))
-        sizes[: rows[0]] = events["lblock"][rows[0]]
         for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
             sizes[row:end] = events["aux"][row]
     return sizes
@@ -129,9 +129,23 @@ def size_after(trace: TraceLike, rows: int) -> int:
     events = trace.events
     changes = resizes(events)
     if not len(changes):
-        return trace.num_blocks
+        before = fold_before(trace)
+        return trace.num_blocks if before is None else before.size
     past = changes[changes < rows]
     return int(events[past[-1]]["aux"]) if len(past) else int(events[changes[0]]["lblock"])
+
+
+def fold_before(trace: Any) -> BlockFold | None:
+    """What events that a recorder with a limit has let go had made of the pool; None where the trace has its first."""
+    if isinstance(trace, Frozen):
+        return trace.before
+    while not hasattr(trace, "fold_before"):  # a view or what is frozen of a reader, or of something in memory
+        inner = getattr(trace, "source", getattr(trace, "reader", None))
+        if inner is None or inner is trace:
+            return None
+        trace = inner
+    fold: BlockFold = trace.fold_before()
+    return fold if (fold.last_seq >= 0).any() else None
 
 
 def frozen(trace: TraceLike) -> Frozen:

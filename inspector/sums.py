@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.inspector.source import IntArray
+from kvscope.inspector.source import IntArray, fold_before, size_after
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import Carry
 from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, MAX_BLOCKS, PLACE_EFFECT, kind_mask
@@ -19,6 +19,7 @@ REF_CLASSES = ("0", "1", "2", "3-4", "5-8", "9+")
 _REF_CLASS = np.asarray([0, 1, 2, 3, 3, 4, 4, 4, 4, 5], np.uint8)
 _SIZE_MASK = kind_mask((Kind.GROW, Kind.SHRINK))
 _COUNTING = kind_mask(BLOCK_KINDS - {Kind.WRITE, Kind.COMMIT, Kind.COW, Kind.COPY_DONE})
+_RUN = 1 << 18
 _EVERY = kind_mask(BLOCK_KINDS)
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -56,6 +57,24 @@ class PoolSums:
         self.classes = np.zeros(len(REF_CLASSES), np.int64)
         self.total_entries = self.total_filled = 0
         self.sizes = np.empty(0, np.int64)  # of the pool, at the rows of the last part
+
+    @classmethod
+    def before(cls, trace: Any, slots: bool) -> PoolSums:
+        """The pool before the first event of a trace."""
+        fold = fold_before(trace)
+        if fold is None:
+            return cls(_size_before(trace), trace.block_size, slots)
+        pool = cls(fold.size, trace.block_size, slots)
+        pool._grow(len(fold))
+        for name in ("gen", "ref", "leases", "published", "quarantined", "fill"):
+            getattr(pool, name)[: len(fold)] = getattr(fold, name)
+        leases = np.clip(pool.leases, 0, pool.ref)
+        pool.entries = pool.ref - leases
+        pool.state = classify(pool.entries, leases, pool.published == 1, pool.quarantined == 1)
+        pool.counts = np.bincount(pool.state, minlength=len(STATES))
+        pool.classes = np.bincount(_REF_CLASS[np.minimum(pool.ref, 9)], minlength=len(REF_CLASSES))
+        pool.total_entries, pool.total_filled = int(pool.entries.sum()), int(pool.fill[pool.ref > 0].sum())
+        return pool
 
     def totals(self) -> npt.NDArray[np.float64]:
         """The values of all measures now."""
@@ -182,6 +201,20 @@ class PoolSums:
             for name in ("gen", "ref", "leases", "entries", "published", "quarantined", "state", "fill"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros(more, old.dtype)]))
+
+
+def _size_before(trace: Any) -> int:
+    """Blocks of the pool before the first event."""
+    if not hasattr(trace, "chunks") or getattr(trace, "on_demand", False):  # (a view has looked at the column already)
+        return size_after(trace, 0)
+    base = 0
+    for part in trace.chunks(("kind",), rows=_RUN):
+        at = np.flatnonzero(_SIZE_MASK[part["kind"]])
+        if len(at):
+            row = base + int(at[0])
+            return max(int(trace.columns(("lblock",), row, row + 1)["lblock"][0]), 0)
+        base += len(part["kind"])
+    return int(trace.num_blocks)
 
 
 def _in_row_order(found: Columns, order: IntArray, known: int, names: tuple[str, ...]) -> tuple[Columns, Columns]:

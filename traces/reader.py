@@ -29,7 +29,7 @@ from kvscope.traces.retention import load_base
 from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable, holes
-from kvscope.traces.seek import Seeker, first_past
+from kvscope.traces.seek import Seeker, first_past, rows_where
 from kvscope.traces.segment import MAX_BATCH_ROWS
 from kvscope.traces.sink import Details, Site
 from kvscope.traces.tables import Names
@@ -252,20 +252,7 @@ class TraceReader:
         """(seqs, rows) with that value in a column, of rows numbered at most `until`; the other columns of batches
         that have none are not read.
         """
-        hi = self.rows if until is None else self.row_of(until)
-        seqs, rows, base = [np.empty(0, np.int64)], [np.empty(0, EVENT_DTYPE)], 0
-        for part in self.chunks((name,), 0, hi, rows=MAX_BATCH_ROWS):
-            found = np.flatnonzero(part[name] == value)
-            if len(found):
-                lo = base + int(found[0])
-                columns = self.columns(("seq", *(EVENT_DTYPE.names or ())), lo, base + int(found[-1]) + 1)
-                picked = np.empty(len(found), EVENT_DTYPE)
-                for column in EVENT_DTYPE.names or ():
-                    picked[column] = columns[column][found - found[0]]
-                seqs.append(columns["seq"][found - found[0]])
-                rows.append(picked)
-            base += len(part[name])
-        return np.concatenate(seqs), np.concatenate(rows)
+        return rows_where(self, name, value, self.rows if until is None else self.row_of(until))
 
     def history(self, block: int, until: int | None = None) -> tuple[npt.NDArray[np.int64], EventArray]:
         """(seqs, rows) of everything that happened to a block."""
@@ -292,6 +279,11 @@ class TraceReader:
     def fold_at(self, seq: int) -> BlockFold:
         """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
         return self._seeker.fold(lambda: self.row_of(seq), lambda: BlockFold(self.num_blocks), self.clean and self.long)
+
+    def fold_before(self) -> BlockFold:
+        """What the events before the first one here have made of every block: those that the recorder let go."""
+        self._settle()
+        return self._seeker.before_all(lambda: BlockFold(self.num_blocks))
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.folder import KEYFRAMES
 from kvscope.traces.keyframes import Keyframes, batches_key, dump_keyframes, load_keyframes, save_keyframes
 from kvscope.traces.place import Place
 from kvscope.traces.retention import load_base
+from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import Columns, SealedRows
+from kvscope.traces.segment import MAX_BATCH_ROWS
 
 ReadColumns = Callable[[tuple[str, ...], int, int], Columns]
 Chunks = Callable[[tuple[str, ...], int, int, int], Iterator[Columns]]
@@ -41,17 +45,25 @@ class Seeker:
             keep: the trace is closed and long: its keyframes are read from their file, or written there.
         """
         while True:
-            if self._keys is None or self._removed != self._sealed.removed:
-                self._keys, self._removed = Keyframes(start()), self._sealed.removed
-                base = load_base(self._place)
-                if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
-                    self._keys.rebase(at, base[1])
-            self._extend(self._keys, keep)
+            keys = self._begin(start)
+            self._extend(keys, keep)
             row = row_of()
-            at, fold = self._keys.before(row)
+            at, fold = keys.before(row)
             self._apply(fold, at, row)
             if self._removed == self._sealed.removed:  # (else rows went meanwhile, and what was read is of others)
                 return fold
+
+    def before_all(self, start: Callable[[], BlockFold]) -> BlockFold:
+        """What rows that were let go before the first one have made of every block; as `start` where none were."""
+        return self._begin(start).before(0)[1]
+
+    def _begin(self, start: Callable[[], BlockFold]) -> Keyframes:
+        if self._keys is None or self._removed != self._sealed.removed:
+            self._keys, self._removed = Keyframes(start()), self._sealed.removed
+            base = load_base(self._place)
+            if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
+                self._keys.rebase(at, base[1])
+        return self._keys
 
     def _apply(self, fold: BlockFold, lo: int, hi: int) -> None:
         if hi > lo:
@@ -75,6 +87,23 @@ class Seeker:
             at = row
         if keep and self._place.path.is_dir():
             save_keyframes(self._place.path / KEYFRAMES, dump_keyframes(keys, key))
+
+
+def rows_where(trace: Any, name: str, value: int, hi: int) -> tuple[npt.NDArray[np.int64], EventArray]:
+    """(seqs, rows) with that value in a column, of the first `hi` rows of a reader; see `TraceReader.where`."""
+    seqs, rows, base = [np.empty(0, np.int64)], [np.empty(0, EVENT_DTYPE)], 0
+    for part in trace.chunks((name,), 0, hi, rows=MAX_BATCH_ROWS):
+        found = np.flatnonzero(part[name] == value)
+        if len(found):
+            lo = base + int(found[0])
+            columns = trace.columns(("seq", *(EVENT_DTYPE.names or ())), lo, base + int(found[-1]) + 1)
+            picked = np.empty(len(found), EVENT_DTYPE)
+            for column in EVENT_DTYPE.names or ():
+                picked[column] = columns[column][found - found[0]]
+            seqs.append(columns["seq"][found - found[0]])
+            rows.append(picked)
+        base += len(part[name])
+    return np.concatenate(seqs), np.concatenate(rows)
 
 
 def first_past(columns: ReadColumns, rows: int, name: str, value: int) -> int:

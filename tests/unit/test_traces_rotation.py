@@ -15,8 +15,11 @@ from kvscope.engine.steps import Scheduled
 from kvscope.errors import OutOfBlocks, UsageError
 from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
+from kvscope.inspector.measures import series, summary
+from kvscope.inspector.overview import overview
 from kvscope.inspector.state import PoolState, state_at
-from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
+from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
+from kvscope.traces.reader import SETTLED_ROWS
 from kvscope.traces.schema import EVENT_DTYPE
 
 BLOCKS, SIZE = 24, 4
@@ -43,11 +46,21 @@ def drive(manager: BlockManager, rng: random.Random, rounds: int) -> None:
             manager.free(done.popitem()[0])
 
 
-def record(path: Path, rounds: int = 4000, **options: Any) -> MemoryRecorder:
+def record(path: Path, rounds: int = 4000, resized: int = 0, **options: Any) -> MemoryRecorder:
+    """A run into a folder with limits and, whole, into memory; its pool is resized by so many blocks at the start."""
+
+    def run(sink: EventSink) -> None:
+        manager = BlockManager(BLOCKS, SIZE, sink=sink)
+        if resized > 0:
+            manager.grow(resized)
+        elif resized < 0:
+            manager.shrink(-resized)
+        drive(manager, random.Random(5), rounds)
+
     memory = MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
-    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), rounds)
+    run(memory)
     with Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250, **options) as sink:
-        drive(BlockManager(BLOCKS, SIZE, sink=sink), random.Random(5), rounds)
+        run(sink)
     return memory
 
 
@@ -78,6 +91,49 @@ def test_the_newest_part_is_kept_and_judged_right(tmp_path: Path) -> None:
     assert result.findings == ()
     assert check(memory).findings == ()
     same(state_at(open_trace(pack(path, tmp_path / "a.kvpack")), first), state_at(memory, first))
+
+
+MEASURED = (
+    "private",
+    "shared",
+    "in_transit",
+    "cached",
+    "quarantined",
+    "free",
+    "table_entries",
+    "filled_slots",
+    "blocks",
+)
+
+
+@pytest.mark.parametrize("resized", [0, 9, -7])
+def test_the_measures_begin_with_what_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resized: int) -> None:
+    path = tmp_path / "a.kvtrace"
+    memory = record(path, max_bytes=1 << 16, resized=resized)
+    first = int(open_trace(path).seqs[0])
+    whole = series(memory)
+    for limit in (SETTLED_ROWS, 100):  # decoded whole; read bit by bit
+        monkeypatch.setattr(reader, "SETTLED_ROWS", limit)
+        trace = open_trace(path)
+        assert trace.long == (limit == 100)
+        if not trace.long:
+            rest = series(trace)
+            for name in MEASURED:
+                np.testing.assert_array_equal(getattr(rest, name), getattr(whole, name)[first:], err_msg=name)
+        told = summary(trace)
+        told |= told["blocks"]
+        for name in ("held_blocks", "free", "cached", "table_entries"):
+            values = getattr(whole, name)[first:]
+            assert told[name]["peak"] == int(values.max()), name
+            assert told[name]["last"] == int(values[-1]), name
+        curves = overview(trace, 10_000, slots=True).curves
+        for name in ("held_blocks", "free", "filled_slots", "table_entries"):
+            np.testing.assert_array_equal(curves[name].last, getattr(whole, name)[first:], err_msg=name)
+        np.testing.assert_array_equal(overview(trace, 10_000, slots=True).refcounts.sum(axis=0), whole.blocks[first:])
+        moment = Follower(trace).look()
+        same(moment.pool, state_at(memory, len(memory.events) - 1))
+        assert moment.past["free"].max() <= whole.free[first:].max()
+        assert moment.now("free") == whole.free[-1]
 
 
 def test_a_lost_base_costs_the_state_before_and_nothing_else(tmp_path: Path) -> None:
