@@ -2,7 +2,8 @@
 
 Decode steps of the embedded model, with and without shadow words, alternating step by step in two engines with the same
 requests; processor time of the process, the median of all steps of a kind. Beside it the same for a step of many
-sequences without a model, where the check alone is timed: words written, extended and compared for 64 sequences.
+sequences without a model, where the check alone is timed: words written, extended and compared for 64 sequences; and
+for each of 256 slots of one sequence the comparison by itself, beside one slot by slot.
 
 With --gpu: the 8B shape's decode step at batch 64, a CUDA graph, with and without the words written and compared on the
 device before it, in pairs. Once as an engine runs that queues ahead (wall time of many steps, launches included), and
@@ -26,6 +27,7 @@ from kvscope.inspector.shadow_words import Expected, Reading, SlotWords
 
 GATE = 0.05  # of a step's processor time
 GPU_GATE = 0.005  # of a step's time
+SLOT_GATE, BATCH = 30.0, 256  # nanoseconds for each of so many slots
 SEQUENCES, LENGTH, SIZE = 8, 160, 16
 
 
@@ -85,6 +87,32 @@ def alone() -> dict[str, Any]:
         assert compared == count * end
         assert not wrong
     return row(f"the check alone, {count} sequences of {length} tokens", best, "ms")
+
+
+def per_slot() -> dict[str, Any]:
+    """One sequence of 256 tokens, all of them compared; beside it the same, slot by slot in Python."""
+    words, expected = SlotWords(64, SIZE), Expected()
+    table = np.random.default_rng(0).permutation(64)[: BATCH // SIZE]
+    known = expected.of(1, list(range(BATCH)), BATCH)
+    slots = (table[:, None] * SIZE + np.arange(SIZE)).ravel()
+    words.write(slots, known, np.full(BATCH, 1), 0)
+    readings, lists = [Reading(1, table, 0, BATCH)], (words.words.ravel().tolist(), slots.tolist(), known.tolist())
+
+    def loop() -> int:
+        memory, places, wanted = lists
+        return sum(memory[place] != word for place, word in zip(places, wanted, strict=True))
+
+    best = {"check": float("inf"), "loop": float("inf")}
+    for _ in range(50):
+        for name, body in (("check", lambda: words.check(readings, [known])), ("loop", loop)):
+            start = time.perf_counter_ns()
+            for _ in range(20):
+                body()
+            best[name] = min(best[name], (time.perf_counter_ns() - start) / 20 / BATCH)
+    assert words.check(readings, [known]) == (BATCH, [])
+    ok = best["check"] <= SLOT_GATE
+    name = f"the check of {BATCH} slots of one sequence, per slot"
+    return row(name, best["check"], "ns", best["loop"], gate=SLOT_GATE, ok=ok)
 
 
 def on_gpu(rounds: int, batch: int = 64, context: int = 1024, steps: int = 24) -> list[dict[str, Any]]:
@@ -159,12 +187,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}: must be 1 or more")
-    rows = on_gpu(options.rounds) if options.gpu else [alone(), with_model(options.rounds)]
+    rows = on_gpu(options.rounds) if options.gpu else [per_slot(), alone(), with_model(options.rounds)]
     if options.json:
         print(json.dumps({"rows": rows}))
     else:
         for found in rows:
-            base = f", without it {found['baseline']} ms: {100 * found['share']:.2f} % more" if "share" in found else ""
+            base = ""
+            if "share" in found:
+                base = f", without it {found['baseline']} ms: {100 * found['share']:.2f} % more"
+            elif found["baseline"]:
+                base = f", slot by slot in Python {found['baseline']:.2f} ns"
             print(f"{found['name']}: {found['value']} {found['unit']}{base}")
     return 0 if all(found["ok"] in (None, True) for found in rows) else 1
 

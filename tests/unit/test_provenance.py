@@ -111,7 +111,7 @@ def test_copies_and_swaps_carry_the_words(made: Any) -> None:
     host = isinstance(words, SlotWords)
 
     def cells(block: int) -> list[int]:
-        return words.cells[block, :, 0].tolist() if host else words._cells[0][block].tolist()
+        return words.words[block].tolist() if host else words._cells[0][block].tolist()
 
     if host:
         words.write(np.array([0, 1]), np.array([11, 12]), np.array([5, 5]), 1)
