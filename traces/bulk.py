@@ -49,8 +49,8 @@ class BulkWriter:
         self._next = 0
         self._manifest: dict[str, Any] = {
             "format": "kvtrace", "version": list(FORMAT_VERSION), "pool": pool.to_json(), "engine": "kvscope",
-            "record": "trace", "clock": {"wall_ns": 0, "monotonic_ns": 0}, "meta": {}, "clean": True, "dropped": 0,
-            "clipped": 0, **(manifest or {}),
+            "record": "trace", "clock": {"wall_ns": 0, "monotonic_ns": 0}, "meta": {}, "clean": True, "events": None,
+            "dropped": 0, "clipped": 0, **(manifest or {}),
         }  # fmt: skip
         with claim_folder(self.path, overwrite):
             write_manifest(self.path, self._manifest | {"clean": False, "events": None})
@@ -135,8 +135,8 @@ class BulkWriter:
         """
         try:
             self._segments.close()
-            self._manifest.setdefault("events", self._next)
-            write_manifest(self.path, self._manifest)
+            counted = {"events": self._next} if self._manifest["events"] is None else {}
+            write_manifest(self.path, self._manifest | counted)
         except OSError as error:
             raise TraceError(f"cannot write {self.path}: {error.strerror or error}") from error
         finally:

@@ -15,7 +15,7 @@ from kvscope.inspector.cli._files import named_after, progress
 
 def import_file(
     file: Annotated[Path, typer.Argument(help="What `kvscope export --to jsonl` wrote.", metavar="FILE")],
-    form: Annotated[str, typer.Option("--from", help="The form of the file: jsonl.")],
+    form: Annotated[str, typer.Option("--from", help="The form of the file; jsonl is the one there is.")] = "jsonl",
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The trace; the file's name, here, if left out. Missing folders are made."),
@@ -27,7 +27,7 @@ def import_file(
 
     A bad line is refused with its number, and then nothing is written.
 
-    Example: kvscope import run.jsonl --from jsonl --out again.kvtrace
+    Example: kvscope import run.jsonl --out again.kvtrace
     """
     from kvscope.errors import UsageError
     from kvscope.inspector.importing import import_jsonl

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvscope.inspector.export import export
 from kvscope.inspector.importing import import_jsonl
-from kvscope.traces import EVENT_DTYPE, Frame, PoolFacts, open_trace
+from kvscope.traces import EVENT_DTYPE, Frame, Kind, PoolFacts, Recorder, open_trace
 from kvscope.traces.bulk import BulkWriter, empty_events
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -79,3 +79,16 @@ def test_round_trip(pool: PoolFacts, found: Any, sites: Any, actors: Any, facts:
         again = io.BytesIO()
         export(after, "jsonl", again)
         assert again.getvalue() == (folder / "a.jsonl").read_bytes()
+
+
+def test_what_a_recorder_wrote_comes_back_to_the_byte(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "a.kvtrace", pool=PoolFacts(4, 16), meta={"model": "toy"}) as sink:
+        sink.emit(Kind.ALLOC, block=1)
+        sink.fact({"type": "note"})
+    sent = []
+    for folder in ("a", "b"):
+        export(open_trace(tmp_path / f"{folder}.kvtrace"), "jsonl", tmp_path / f"{folder}.jsonl")
+        sent.append((tmp_path / f"{folder}.jsonl").read_bytes())
+        if folder == "a":
+            import_jsonl(tmp_path / "a.jsonl", tmp_path / "b.kvtrace")
+    assert sent[0] == sent[1]
