@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import LATE
-from kvscope.traces.hot import NO_TAIL
+from kvscope.traces.hot_tail import NO_TAIL
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
 from kvscope.traces.retention import load_base

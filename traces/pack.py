@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kvscope.errors import TraceError
 from kvscope.traces.folder import HOT, MANIFEST, is_trace_file, segments_in
-from kvscope.traces.hot import hot_image
+from kvscope.traces.hot_tail import hot_image
 from kvscope.traces.manifest import load_manifest
 from kvscope.traces.place import FolderPlace, PackedPlace, Place, place_of
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from kvscope.errors import TraceError
 from kvscope.traces.folder import HOT, is_trace_file, open_regular
-from kvscope.traces.hot import NO_TAIL, HotTail, hot_of, read_hot
+from kvscope.traces.hot_tail import NO_TAIL, HotTail, hot_of, read_hot
 
 MAX_DIRECTORY_BYTES = 4 << 20  # of a packed trace: some 30,000 names
 _END = struct.Struct("<4s4HIIH")

@@ -19,7 +19,7 @@ from kvscope.traces.codec import DetailColumn
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.folder import BASE
 from kvscope.traces.frames import frame_of
-from kvscope.traces.hot import NO_TAIL
+from kvscope.traces.hot_tail import NO_TAIL
 from kvscope.traces.loaded import Loaded
 from kvscope.traces.losses import Losses, known_losses, not_closed, notes
 from kvscope.traces.manifest import count_of, load_manifest

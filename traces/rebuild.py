@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvscope.traces.folder import MANIFEST
-from kvscope.traces.hot import HotTail
+from kvscope.traces.hot_tail import HotTail
 from kvscope.traces.manifest import count_of
 from kvscope.traces.place import Place
 from kvscope.traces.retention import load_base

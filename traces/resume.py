@@ -18,7 +18,7 @@ from kvscope.errors import TraceError
 from kvscope.traces.codec import encode_batch
 from kvscope.traces.files import AppendFile, PWrite, read_late, read_lines
 from kvscope.traces.folder import ACTORS, FACTS, HOT, LATE, SITES, segments_in
-from kvscope.traces.hot import HotTail
+from kvscope.traces.hot_tail import HotTail
 from kvscope.traces.losses import Losses
 from kvscope.traces.manifest import count_of
 from kvscope.traces.place import FolderPlace

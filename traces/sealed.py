@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import segments_in
-from kvscope.traces.hot import HotTail
+from kvscope.traces.hot_tail import HotTail
 from kvscope.traces.place import Place
 from kvscope.traces.rebuild import Rebuilder
 from kvscope.traces.schema import EVENT_DTYPE, EventArray

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
-from kvscope.traces.hot import HEADER_BYTES, HotWriter, read_hot
+from kvscope.traces.hot import HEADER_BYTES, HotWriter
+from kvscope.traces.hot_tail import read_hot
 from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.segment import MAX_BATCH_ROWS
 
