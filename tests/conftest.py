@@ -21,6 +21,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+# Files that take long in one piece: begun first, so that no worker is left with one of them at the end.
+LONG = frozenset(
+    {
+        "test_kernels_compile.py", "test_kernels_interpreter.py", "test_model_smollm2.py", "test_serve_hostile.py",
+        "test_cli.py", "test_docs.py", "test_faults_real.py", "test_parity.py",
+    }
+)  # fmt: skip
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="no sampling where the usual run samples (minutes more)")
     parser.addoption("--python", action="store_true", help="without the part of KVScope that is written in C")
@@ -33,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from kvscope.traces import compiled
 
         compiled.use(False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -50,7 +50,7 @@ def run(suite: Suite, extra: list[str]) -> tuple[int, dict[str, int]]:
         command = [sys.executable, "-m", "pytest", "-q", str(TESTS / suite.name), f"--junitxml={report}", *extra]
         workers = min(os.cpu_count() or 1, 4)
         if suite.spread and workers > 1:
-            command += ["-n", str(workers), "--dist", "loadfile"]
+            command += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
         status = subprocess.run(command, cwd=TESTS.parent, env={**os.environ, **suite.environment}, check=False)
         counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
         if report.exists():
