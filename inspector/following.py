@@ -24,8 +24,8 @@ from kvscope.traces.schema import Kind, Reason
 POINTS = 1200  # of the past, at most; half of them after it was thinned out
 RATE_NS = 5_000_000_000  # tokens per second are a mean over so long
 
-_MEASURES = (*STATES, "table_entries", "held_blocks", "saved_blocks", "sharing_factor", "filled_slots", "utilization",
-             "tail_waste")  # fmt: skip
+_MEASURES = (*STATES, "table_entries", "held_blocks", "saved_blocks", "lost_blocks", "sharing_factor", "filled_slots",
+             "utilization", "tail_waste")  # fmt: skip
 _PEAKS = ("free", "shared", "sharing_factor", "tail_waste")  # whose extremes outlive the thinning
 _COLUMNS = (*FOLD_COLUMNS, "t_ns", "step", "reason")
 _RUN = 1 << 18

@@ -27,7 +27,7 @@ _COLUMNS = ("seq", "t_ns", "step", "kind", "reason", "block", "gen", "ref_before
             "lblock", "aux")  # fmt: skip
 _NAMES = (*COUNTS, "sharing_factor", "filled_slots", "utilization", "tail_waste", "pool_utilization")
 _RATIOS = frozenset(_NAMES[-4:]) - {"filled_slots"} | {"sharing_factor"}
-_DRAWN = (*STATES, "saved_blocks", "sharing_factor", "filled_slots", "tail_waste", "utilization")
+_DRAWN = (*STATES, "saved_blocks", "lost_blocks", "sharing_factor", "filled_slots", "tail_waste", "utilization")
 _DRAWN_ROWS = [_NAMES.index(name) for name in _DRAWN]
 TOTALS = ("cow_copies", "preemptions", "refusals", "evictions", "prefix_hit_tokens", "prefix_query_tokens")
 

@@ -6,7 +6,9 @@ A pool has N blocks of B slots. In words:
     held_slots       slots of held blocks (private, shared, in_transit)
     filled_slots     slots of held blocks that hold a token, each physical slot once; writes on their way included
     tail_waste       (held_slots - filled_slots) / held_slots
+    lost_blocks      blocks that lost references alone hold: their sequences have ended without giving them back
     sharing_factor   table_entries / distinct blocks in tables;  saved_blocks = their difference
+                     (a lost reference is no table entry: no sequence reads through it)
     utilization      filled_slots / held_slots;  pool_utilization = filled_slots / (N * B)
     prefix_hit_rate  prompt tokens found in the prefix cache / prompt tokens, over first admissions
     benefit_ratio    max_model_len / P50(actual length): does paging pay
@@ -35,7 +37,7 @@ from kvscope.traces.schema import EventArray, Kind, Reason
 
 CountArray = npt.NDArray[np.int32]
 
-MEASURES = (*COUNT_NAMES, "held_blocks", "table_entries", "saved_blocks", *RATIO_NAMES)
+MEASURES = (*COUNT_NAMES, "held_blocks", "table_entries", "saved_blocks", "lost_blocks", *RATIO_NAMES)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Series:
     quarantined: CountArray
     free: CountArray
     table_entries: CountArray
+    lost_blocks: CountArray
     filled_slots: CountArray
     cow_copies: CountArray  # from here on: running totals
     preemptions: CountArray
@@ -70,12 +73,12 @@ class Series:
     @cached_property
     def table_blocks(self) -> CountArray:
         """Distinct blocks in tables."""
-        return self.private + self.shared
+        return self.private + self.shared - self.lost_blocks
 
     @cached_property
     def held_blocks(self) -> CountArray:
         """Blocks that a table or a lease holds."""
-        return self.table_blocks + self.in_transit
+        return self.private + self.shared + self.in_transit
 
     @cached_property
     def held_slots(self) -> IntArray:
@@ -141,7 +144,7 @@ def series(trace: TraceLike) -> Series:
     )  # fmt: skip
 
 
-_COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "filled_slots")
+_COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "lost_blocks", "filled_slots")
 
 
 def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
@@ -152,8 +155,9 @@ def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
     counts = {s.name.lower(): line.total(state == s) for s in BlockState}
     # Blocks without a row yet have not been handed out; those that a shrink took away were free.
     counts["free"] = (counts["free"] + sizes - line.seen).astype(np.int32)
-    found = (line.total(line.entries), line.total(np.where(held, line.fill, 0)))
-    return {**counts, **dict(zip(_COUNTED[-2:], found, strict=True))}
+    lost = line.total((line.lost > 0) & (line.lost == line.entries))
+    found = (line.total(line.entries - line.lost), lost, line.total(np.where(held, line.fill, 0)))
+    return {**counts, **dict(zip(_COUNTED[-3:], found, strict=True))}
 
 
 def _counts_from(trace: Frozen) -> dict[str, CountArray]:

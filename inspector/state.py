@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, rows_with, size_after
+from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
-from kvscope.inspector.table_seek import TableSeeker
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
 from kvscope.traces.fold import BLOCK_MASK, BlockFold, events_columns
 from kvscope.traces.fold import kind_mask as kind_mask
@@ -167,15 +167,7 @@ def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
     """The block table of every sequence that holds blocks just after event `seq`, as (block, gen) in logical order."""
     if getattr(trace, "long", False):  # a reader
         return TableSeeker(trace).at(seq)
-    events = trace.events[: rows_until(trace, seq)]
-    rows = np.flatnonzero(_TABLE_MASK[events["kind"]] & (events["seq_id"] >= 0))
-    tables: dict[int, dict[int, tuple[int, int]]] = {}
-    for row in _latest_of_entry(events, rows).tolist():
-        event = events[row]
-        if event["kind"] != Kind.RELEASE:
-            entry = (int(event["block"]), int(event["gen"]))
-            tables.setdefault(int(event["seq_id"]), {})[int(event["lblock"])] = entry
-    return {s: [entries[i] for i in sorted(entries)] for s, entries in sorted(tables.items())}
+    return tables_of(fold_tables(NO_TABLES, trace.events[: rows_until(trace, seq)]))
 
 
 def holders(trace: TraceLike, block: int, seq: int) -> list[Holder]:
@@ -265,14 +257,3 @@ def classify(
 
 _TABLE_MASK = kind_mask(TABLE_KINDS)
 _RUN = 1 << 20  # rows folded in at a time
-
-
-def _latest_of_entry(events: EventArray, rows: IntArray) -> IntArray:
-    """Of the rows that speak of the same table entry (sequence, logical block, block) the last one, in row order."""
-    picked = events[rows]
-    order = np.lexsort((rows, picked["block"], picked["lblock"], picked["seq_id"]))
-    keys = np.stack([picked[name][order] for name in ("seq_id", "lblock", "block")])
-    if not len(order):
-        return rows
-    is_last = np.append((keys[:, 1:] != keys[:, :-1]).any(axis=0), True)
-    return np.sort(rows[order[is_last]])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.lost import Lost
 from kvscope.inspector.source import IntArray, fold_before, size_after
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import Carry
@@ -14,13 +15,15 @@ from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, MAX_BLOCKS, PLACE_EFF
 from kvscope.traces.schema import Kind
 
 STATES = tuple(state.name.lower() for state in BlockState)
-COUNTS = (*STATES, "table_entries", "held_blocks", "saved_blocks")
+COUNTS = (*STATES, "table_entries", "held_blocks", "saved_blocks", "lost_blocks")
 REF_CLASSES = ("0", "1", "2", "3-4", "5-8", "9+")
 _REF_CLASS = np.asarray([0, 1, 2, 3, 3, 4, 4, 4, 4, 5], np.uint8)
 _SIZE_MASK = kind_mask((Kind.GROW, Kind.SHRINK))
 _COUNTING = kind_mask(BLOCK_KINDS - {Kind.WRITE, Kind.COMMIT, Kind.COW, Kind.COPY_DONE})
 _RUN = 1 << 18
 _EVERY = kind_mask(BLOCK_KINDS)
+
+_KEPT = ("gen", "ref", "leases", "entries", "gone", "published", "quarantined", "state", "fill")
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -50,12 +53,13 @@ class PoolSums:
         self.size, self.block_size, self.slots = size, block_size, slots
         self.mask = _EVERY if slots else _COUNTING
         self.gen = np.zeros(size, np.int32)
-        self.ref, self.leases, self.entries = (np.zeros(size, np.int32) for _ in range(3))
+        self.ref, self.leases, self.entries, self.gone = (np.zeros(size, np.int32) for _ in range(4))
         self.published, self.quarantined, self.state = (np.zeros(size, np.uint8) for _ in range(3))
         self.fill = np.zeros(size, np.int32)
         self.counts = np.zeros(len(STATES), np.int64)
         self.classes = np.zeros(len(REF_CLASSES), np.int64)
-        self.total_entries = self.total_filled = 0
+        self.total_entries = self.total_filled = self.lost_blocks = 0
+        self._losses = Lost()
         self.sizes = np.empty(0, np.int64)  # of the pool, at the rows of the last part
 
     @classmethod
@@ -80,20 +84,21 @@ class PoolSums:
         """The values of all measures now."""
         none = np.zeros(1, np.int64)
         counts = [none + count for count in self.counts]
-        return self._measures(counts, none + self.total_entries, none + self.total_filled, none + self.size)[:, 0]
+        totals = (none + total for total in (self.total_entries, self.lost_blocks, self.total_filled, self.size))
+        return self._measures(counts, *totals)[:, 0]
 
     def follow(self, part: Columns) -> tuple[IntArray, npt.NDArray[Any], npt.NDArray[Any]]:
         """(rows that matter, [measure, row] after each, [class of references, row])"""
         kind = part["kind"]
-        where = np.flatnonzero(self.mask[kind] | _SIZE_MASK[kind])
+        where, block, life, loss = self._rows(part, np.flatnonzero(self.mask[kind] | _SIZE_MASK[kind]))
         sizes = np.full(len(where), self.size, np.int64)
         for at in np.flatnonzero(_SIZE_MASK[kind[where]]).tolist():
             self.size = min(max(int(part["aux"][where[at]]), 0), MAX_BLOCKS)
             sizes[at:] = self.size
             self._grow(self.size)
-        block = part["block"][where]
-        own = np.flatnonzero(self.mask[kind[where]] & (block >= 0) & (block < len(self.gen)))
-        now, before = self._blocks(part, where[own], block[own])
+        mine = self.mask[kind[where]] | (loss != 0)
+        own = np.flatnonzero(mine & (block >= 0) & (block < len(self.gen)))
+        now, before = self._blocks(part, where[own], block[own], life[own], loss[own])
         where, sizes, own, now, before = self._moving(kind, where, sizes, own, now, before)
 
         def running(total: int, change: npt.NDArray[Any]) -> IntArray:
@@ -110,22 +115,37 @@ class PoolSums:
             for c in range(len(REF_CLASSES))
         ]
         entries = running(self.total_entries, now["entries"] - before["entries"])
+        lost = running(self.lost_blocks, now["lost"].astype(np.int8) - before["lost"])
         filled = running(self.total_filled, now["filled"] - before["filled"]) if self.slots else entries
         self.sizes = sizes
         if len(where):
             self.counts = np.asarray([count[-1] for count in counts])
             self.classes = np.asarray([count[-1] for count in classes])
-            self.total_entries, self.total_filled = int(entries[-1]), int(filled[-1])
-        values = self._measures(counts, entries, filled, sizes)
+            self.total_entries, self.lost_blocks, self.total_filled = int(entries[-1]), int(lost[-1]), int(filled[-1])
+        values = self._measures(counts, entries, lost, filled, sizes)
         classes[0] = sizes - sum(classes[1:])
         return where, values, np.stack(classes)
+
+    def _rows(self, part: Columns, where: IntArray) -> tuple[IntArray, npt.NDArray[Any], IntArray, IntArray]:
+        """(rows, block of each, life and change of its lost references); a loss is a row of its own, and says no more.
+
+        It stands behind the row at which the reference is lost.
+        """
+        block, none = part["block"][where], np.zeros(len(where), np.int64)
+        moves = np.asarray(self._losses.add(part), np.int64).reshape(-1, 4)
+        if not len(moves):
+            return where, block, none, none
+        rows = np.append(where, moves[:, 0])
+        order = np.argsort(rows, kind="stable")
+        return (rows[order], np.append(block, moves[:, 1])[order], np.append(none, moves[:, 2])[order],
+                np.append(none, moves[:, 3])[order])  # fmt: skip
 
     def _moving(
         self, kind: npt.NDArray[Any], where: IntArray, sizes: IntArray, own: IntArray, now: Columns, before: Columns
     ) -> tuple[IntArray, IntArray, IntArray, Columns, Columns]:
         """Only the rows that change a sum, or the pool's size."""
         moves = (now["state"] != before["state"]) | (now["entries"] != before["entries"])
-        moves |= now["class"] != before["class"]
+        moves |= (now["class"] != before["class"]) | (now["lost"] != before["lost"])
         if self.slots:
             moves |= now["filled"] != before["filled"]
         kept = _SIZE_MASK[kind[where]]
@@ -134,18 +154,22 @@ class PoolSums:
         now, before = ({name: values[moves] for name, values in side.items()} for side in (now, before))
         return where[kept], sizes[kept], place[own[moves]], now, before
 
-    def _measures(self, counts: Any, entries: IntArray, filled: IntArray, sizes: IntArray) -> npt.NDArray[np.float64]:
+    def _measures(
+        self, counts: Any, entries: IntArray, lost: IntArray, filled: IntArray, sizes: IntArray
+    ) -> npt.NDArray[np.float64]:
         states = dict(zip(STATES, counts, strict=True))
         states["free"] = sizes - sum(count for name, count in states.items() if name != "free")
-        in_tables = states["private"] + states["shared"]
-        held = in_tables + states["in_transit"]
-        rows = [*states.values(), entries, held, entries - in_tables, _ratio(entries, in_tables)]
+        held = states["private"] + states["shared"] + states["in_transit"]
+        in_tables = states["private"] + states["shared"] - lost
+        rows = [*states.values(), entries, held, entries - in_tables, lost, _ratio(entries, in_tables)]
         if self.slots:
             capacity = held * self.block_size
             rows += [filled, _ratio(filled, capacity), _ratio(capacity - filled, capacity)]
         return np.stack(rows).astype(np.float64)
 
-    def _blocks(self, part: Columns, rows: IntArray, block: npt.NDArray[Any]) -> tuple[Columns, Columns]:
+    def _blocks(
+        self, part: Columns, rows: IntArray, block: npt.NDArray[Any], life: IntArray, loss: IntArray
+    ) -> tuple[Columns, Columns]:
         """What each row's block is after it and before it, in the order of the rows."""
         touched = np.zeros(len(self.gen), np.bool_)
         touched[block] = True
@@ -157,7 +181,8 @@ class PoolSums:
         def both(so_far: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.concatenate([so_far[known], values])[order]
 
-        kind, gen = part["kind"][rows], both(self.gen, part["gen"][rows]).astype(np.int64)
+        kind, gens = part["kind"][rows], np.where(loss != 0, -1, part["gen"][rows])
+        gen = both(self.gen, gens).astype(np.int64)
         group = np.cumsum(start) << 32
         newest = np.maximum.accumulate(group + gen + 1) - group - 1 if len(order) else gen
         valid = gen >= newest
@@ -171,7 +196,10 @@ class PoolSums:
         in_index, place = both(self.published, INDEX_EFFECT[kind]), both(self.quarantined, PLACE_EFFECT[kind])
         published = carry(in_index, (in_index >= 0) & valid)
         quarantined = carry(place, (place >= 0) & valid)
-        found = {"entries": ref - leases, "class": _REF_CLASS[np.minimum(ref, 9)], "ref": ref, "leases": raw,
+        gone = self._gone(both, life, loss, newest, new_life)
+        lost = np.minimum(gone, ref - leases)
+        found = {"entries": ref - leases - lost, "lost": (lost > 0) & (lost == ref - leases), "gone": gone,
+                 "class": _REF_CLASS[np.minimum(ref, 9)], "ref": ref, "leases": raw,
                  "published": published, "quarantined": quarantined, "gen": newest,
                  "state": classify(ref - leases, leases, published == 1, quarantined == 1)}  # fmt: skip
         if self.slots:
@@ -180,7 +208,14 @@ class PoolSums:
             found["fill"] = carry(fill, (fill >= 0) & valid)
             found["filled"] = np.where(ref > 0, found["fill"], 0)
         self._keep(known, found, start)
-        return _in_row_order(found, order, len(known), ("entries", "class", "state", "filled"))
+        return _in_row_order(found, order, len(known), ("entries", "lost", "class", "state", "filled"))
+
+    def _gone(self, both: Any, life: IntArray, loss: IntArray, newest: IntArray, new_life: Any) -> IntArray:
+        """References lost in this life."""
+        if not self.gone.any() and not loss.any():
+            return np.zeros(len(newest), np.int64)
+        of_now = both(self.gen, life) == newest
+        return np.maximum(Carry(new_life).running(np.where(of_now, both(self.gone, loss), 0)), 0)
 
     def _leases(self, both: Any, part: Columns, rows: IntArray, kind: Any, valid: Any, new_life: Any) -> IntArray:
         if not self.leases.any() and not (kind == Kind.LEASE).any() and not (kind == Kind.UNLEASE).any():
@@ -191,14 +226,14 @@ class PoolSums:
 
     def _keep(self, known: IntArray, found: Columns, start: npt.NDArray[np.bool_]) -> None:
         ends = np.append(np.flatnonzero(start)[1:], len(start)) - 1 if len(start) else np.empty(0, np.int64)
-        for name in ("gen", "ref", "leases", "entries", "published", "quarantined", "state", "fill"):
+        for name in _KEPT:
             if name in found:
                 getattr(self, name)[known] = found[name][ends]
 
     def _grow(self, size: int) -> None:
         more = size - len(self.gen)
         if more > 0:
-            for name in ("gen", "ref", "leases", "entries", "published", "quarantined", "state", "fill"):
+            for name in _KEPT:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros(more, old.dtype)]))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.lost import lost_moves
 from kvscope.inspector.source import IntArray, TraceLike
 from kvscope.inspector.state import block_rows
 from kvscope.traces.fold import INDEX_EFFECT, PLACE_EFFECT
@@ -25,7 +26,8 @@ class Timeline:
     rows: IntArray  # index of the row in the trace
     first: npt.NDArray[np.bool_]  # the block's first row
     length: int  # events in the trace
-    entries: npt.NDArray[np.int32]
+    entries: npt.NDArray[np.int32]  # counted as held by tables
+    lost: npt.NDArray[np.int32]  # of those, by sequences that have ended
     leases: npt.NDArray[np.int32]
     fill: npt.NDArray[np.int32]
     published: npt.NDArray[np.bool_]
@@ -39,9 +41,8 @@ class Timeline:
         before = np.empty_like(now)
         before[1:] = now[:-1]
         before[self.first] = 0
-        change = np.zeros(self.length, dtype=np.int32)
-        change[self.rows] = now - before
-        return np.cumsum(change, dtype=np.int32)
+        change = np.bincount(self.rows, weights=now - before, minlength=self.length)
+        return np.cumsum(change).astype(np.int32)
 
     @property
     def seen(self) -> npt.NDArray[np.int32]:
@@ -53,9 +54,17 @@ def timeline(trace: TraceLike) -> Timeline:
     """Sort the block rows of a trace by block and carry every condition forward."""
     events = trace.events
     rows = block_rows(events, trace.num_blocks)
-    rows = rows[np.argsort(events["block"][rows], kind="stable")]
-    block, kind = events["block"][rows], events["kind"][rows]
-    gen = events["gen"][rows].astype(np.int64)
+    # A loss is a row of its own behind the others: it says nothing but that.
+    moves = np.asarray([m for m in lost_moves(trace) if 0 <= m.block < trace.num_blocks], np.int64).reshape(-1, 4)
+    none = np.zeros(len(rows), np.int64)
+    block, life, loss = (
+        np.append(a, b) for a, b in zip((events["block"][rows], none - 1, none), moves.T[1:], strict=True)
+    )
+    rows = np.append(rows, moves[:, 0])
+    order = np.lexsort((rows, block)) if len(moves) else np.argsort(block, kind="stable")
+    rows, block, life, loss = rows[order], block[order], life[order], loss[order]
+    kind = events["kind"][rows]
+    gen = np.where(loss != 0, -1, events["gen"][rows].astype(np.int64))
     first = np.ones(len(rows), dtype=np.bool_)
     first[1:] = block[1:] != block[:-1]
     group = np.cumsum(first)
@@ -68,14 +77,15 @@ def timeline(trace: TraceLike) -> Timeline:
 
     carry = Carry(new_life)
     ref = carry(np.maximum(events["ref_after"][rows], 0), (events["ref_after"][rows] >= 0) & valid)
-    moves = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
+    leased = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
     unheld = (events["ref_before"][rows] == 0) & valid  # no lease can be left (its end may be among lost events)
-    leases = np.clip(Carry(new_life | unheld).running(moves), 0, ref)
+    leases = np.clip(Carry(new_life | unheld).running(leased), 0, ref)
+    lost = np.clip(Carry(new_life).running(np.where(life == newest, loss, 0)), 0, ref - leases)
     has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC) & (kind != Kind.COPY_DONE)
     in_index, place = INDEX_EFFECT[kind], PLACE_EFFECT[kind]
     return Timeline(
         rows=rows, first=first, length=len(events),
-        entries=(ref - leases).astype(np.int32), leases=leases.astype(np.int32),
+        entries=(ref - leases).astype(np.int32), lost=lost.astype(np.int32), leases=leases.astype(np.int32),
         fill=carry(events["fill"][rows], has_fill & valid),
         published=carry(in_index, (in_index >= 0) & valid) == 1,
         quarantined=carry(place, (place >= 0) & valid) == 1,

@@ -49,6 +49,7 @@ def told(
         "table_entries": spreads["table_entries"],
         "saved_blocks": spreads["saved_blocks"],
         "saved_bytes": _in_bytes(spreads["saved_blocks"], trace.block_bytes),
+        "lost_blocks": spreads["lost_blocks"],
         **ratios,
         "reservation_waste": reserved,
         # Any free block serves any request in a paged pool, any reservation where all are alike.

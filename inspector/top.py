@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kvscope.errors import TraceError
 from kvscope.inspector.lineup import Lineup
+from kvscope.inspector.lost import Lost
 from kvscope.inspector.remote import Server
 from kvscope.inspector.state import STATE_LETTERS, WRITING_LETTER, BlockState, PoolState, pool_state
 from kvscope.inspector.telemetry.counted import Counted, totals
@@ -87,7 +88,7 @@ class FolderSource:
         self._name = path.name
         self._fold = BlockFold(self._follower.pool.num_blocks)
         self._counted = Counted(self._follower.pool.num_blocks)
-        self._lineup = Lineup()
+        self._lineup, self._lost = Lineup(), Lost()
         self._computed = 0  # positions computed in all steps
         self._step, self._t_ns, self._next = -1, 0, 0
 
@@ -99,10 +100,11 @@ class FolderSource:
             self._fold.apply(events_columns(part.events, part.seqs))
             self._counted.add(part.events)
             self._lineup.add(part.events)
+            self._lost.add_events(part.events, part.seqs)
             self._clock(part.events)
             self._next = int(part.seqs[-1]) + 1
         now = pool_state(self._fold, self._next - 1, follower.pool.block_size, None)
-        pool = _measures(now, follower.pool.block_bytes) | {
+        pool = _measures(now, self._lost.per_block(now.gen), follower.pool.block_bytes) | {
             "step": self._step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
@@ -177,14 +179,16 @@ def letters_of(pool: PoolState) -> npt.NDArray[np.uint8]:
     return np.where(writing, len(STATE_LETTERS), pool.state).astype(np.uint8)
 
 
-def _measures(now: PoolState, block_bytes: int) -> dict[str, Any]:
+def _measures(now: PoolState, lost: npt.NDArray[np.int32], block_bytes: int) -> dict[str, Any]:
+    in_tables = np.maximum(now.entries - lost, 0)
     held = now.entries + now.leases > 0
     slots, filled = int(held.sum()) * now.block_size, int(now.fill[held].sum())
-    entries, distinct = int(now.entries.sum()), int((now.entries > 0).sum())
+    entries, distinct = int(in_tables.sum()), int((in_tables > 0).sum())
     return {
         "seq": now.seq, "blocks": now.counts, "num_blocks": now.num_blocks, "block_size": now.block_size,
         "block_bytes": block_bytes, "table_entries": entries, "saved_blocks": entries - distinct,
-        "saved_bytes": (entries - distinct) * block_bytes, "filled_slots": filled,
+        "saved_bytes": (entries - distinct) * block_bytes,
+        "lost_blocks": int((now.entries > 0).sum()) - distinct, "filled_slots": filled,
         "tail_waste": 1 - filled / slots if slots else None, "utilization": filled / slots if slots else None,
         "sharing_factor": entries / distinct if distinct else None,
         "pool_utilization": filled / (now.num_blocks * now.block_size) if now.num_blocks else None,

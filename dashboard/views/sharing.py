@@ -22,7 +22,7 @@ MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     tables, names = tables_of(view, place.seq), names_of(view)
-    held = pool_at(view, place.seq).entries
+    held = np.bincount([b for row in tables.values() for b, _ in row], minlength=view.num_blocks)
     entries, distinct = int(held.sum()), int(np.count_nonzero(held))
     saved = entries - distinct
     factor = None if distinct == 0 else entries / distinct

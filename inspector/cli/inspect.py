@@ -129,6 +129,9 @@ def _ratios(table: Table, m: dict[str, Any]) -> None:
     factor, saved = m["sharing_factor"], m["saved_blocks"]
     table.add_row("sharing factor", number(factor["peak"], 2), number(factor["mean"], 2), "table entries per block")
     table.add_row("saved blocks", number(saved["peak"]), number(saved["mean"], 1), size(m["saved_bytes"]["peak"]))
+    if lost := m["lost_blocks"]["last"]:
+        table.add_row("lost blocks", number(m["lost_blocks"]["peak"]), number(m["lost_blocks"]["mean"], 1),
+                      f"{number(lost)} at the end: held by no sequence any more")  # fmt: skip
     table.add_row("copies on write", number(m["cow_copies"]), "", size(m["cow_bytes"]))
 
 

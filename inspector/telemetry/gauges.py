@@ -30,6 +30,7 @@ class Gauges:
     block_bytes: int
     entries: int  # of all tables
     distinct: int  # blocks in tables
+    lost: int  # blocks that are counted as held by tables, and are in none
     held: int  # blocks in tables or under leases alone
     filled: int  # slots of held blocks
     running: int
@@ -69,7 +70,7 @@ class Gauges:
             "seq": self.next_seq - 1 if self.next_seq >= 0 else None, "step": self.step, "blocks": self.blocks,
             "num_blocks": self.num_blocks, "block_size": self.block_size, "block_bytes": self.block_bytes,
             "table_entries": self.entries, "saved_blocks": self.saved_blocks,
-            "saved_bytes": self.saved_blocks * self.block_bytes, "filled_slots": self.filled,
+            "saved_bytes": self.saved_blocks * self.block_bytes, "lost_blocks": self.lost, "filled_slots": self.filled,
             "tail_waste": self.tail_waste, "sharing_factor": self.sharing_factor, "utilization": self.utilization,
             "pool_utilization": self.pool_utilization, "running": self.running, "waiting": self.waiting,
             "preemptions": self.preemptions,
@@ -82,13 +83,27 @@ def gauges(engine: Engine) -> Gauges:
     size = pool.num_blocks
     entries, leases = pool.entries[:size], pool.leases[:size]
     held = (entries > 0) | (leases > 0)
+    in_tables, distinct, lost = _in_tables(engine, entries)
     return Gauges(
         next_seq=-1 if engine.sink is None else engine.sink.next_seq, step=pool.newest_use, blocks=pool.counts(),
         num_blocks=size, block_size=pool.block_size, block_bytes=pool.block_size * engine.cache.bytes_per_token,
-        entries=int(entries.sum()), distinct=int(np.count_nonzero(entries)), held=int(np.count_nonzero(held)),
+        entries=in_tables, distinct=distinct, lost=lost, held=int(np.count_nonzero(held)),
         filled=int(pool.fill[:size][held].sum()), running=len(scheduler.running), waiting=len(scheduler.waiting),
         preemptions=scheduler.preemptions,
     )  # fmt: skip
+
+
+def _in_tables(engine: Engine, counted: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """(entries of all tables, blocks in them, blocks that are counted as held by tables but are in none)
+
+    The tables are asked one by one only where the pool counts another number of entries than there are.
+    """
+    manager, entries = engine.manager, int(counted.sum())
+    if sum(manager.held().values()) == entries:
+        return entries, int(np.count_nonzero(counted)), 0
+    blocks = np.asarray([b for s in manager.sequences() for b in manager.table(s) if 0 <= b < len(counted)], np.int64)
+    held = np.bincount(blocks, minlength=len(counted)) > 0
+    return len(blocks), int(np.count_nonzero(held)), int(np.count_nonzero((counted > 0) & ~held))
 
 
 class PoolNow(NamedTuple):

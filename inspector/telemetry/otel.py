@@ -272,9 +272,9 @@ def _instruments(meter: Meter, watch: Watch) -> None:
         return read
 
     meter.create_observable_gauge("kvscope.blocks", [blocks], "{block}", "Blocks of the pool by state.")
-    for name, unit in (("saved_blocks", "{block}"), ("saved_bytes", "By"), ("tail_waste", "1"), ("sharing_factor", "1"),
-                       ("utilization", "1"), ("pool_utilization", "1"), ("running", "{sequence}"),
-                       ("waiting", "{sequence}")):  # fmt: skip
+    for name, unit in (("saved_blocks", "{block}"), ("saved_bytes", "By"), ("lost_blocks", "{block}"),
+                       ("tail_waste", "1"), ("sharing_factor", "1"), ("utilization", "1"), ("pool_utilization", "1"),
+                       ("running", "{sequence}"), ("waiting", "{sequence}")):  # fmt: skip
         meter.create_observable_gauge(f"kvscope.{name}", [measure(name)], unit)
     for name in ("events", "dropped_events", "cow_copies", "preemptions", "refusals", "oom_events", "evictions",
                  "prefix_hit_tokens", "prefix_query_tokens"):  # fmt: skip

@@ -96,6 +96,9 @@ def _pool(now: Gauges) -> Iterator[Metric]:
     yield gauge("table_entries", "Entries of all block tables.", now.entries)
     yield gauge("saved_blocks", "Table entries beyond one per block: what sharing saves.", now.saved_blocks)
     yield gauge("saved_bytes", "The same in bytes.", now.saved_blocks * now.block_bytes)
+    yield gauge(
+        "lost_blocks", "Blocks that are counted as held, and are in no table: nobody gives them back.", now.lost
+    )
     for name, what, value in (  # a ratio with nothing under it is absent
         ("tail_waste_ratio", "Unfilled slots in held blocks.", now.tail_waste),
         ("sharing_factor", "Table entries per distinct block.", now.sharing_factor),

@@ -527,6 +527,17 @@ class TestLive:
         assert _stat(app, "Step") == str(measured.step[seq])
 
 
+def test_a_leak_is_no_sharing(open_app: Open) -> None:
+    """What a sequence left behind when it was preempted stands in no table, and saves nothing."""
+    for seq in (1532, 9000, 15609):  # the block is hit once more by who left it; among many; when all have ended
+        app = open_app(SAMPLES / "leak.kvpack", page="sharing", seq=str(seq))
+        measured = series(open_trace(SAMPLES / "leak.kvpack"))
+        assert _stat(app, "Blocks saved") == "0" == str(measured.saved_blocks[seq])
+        assert _stat(app, "Table entries") == str(measured.table_entries[seq])
+    app = open_app(SAMPLES / "leak.kvpack", page="live", seq="15609")
+    assert _stat(app, "Saved") == "0"
+
+
 def test_forks_stand_below_the_sequence_they_came_from(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
     with Recorder(tmp_path / "forks.kvtrace", pool=PoolFacts(32, 16)) as sink:
         engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
