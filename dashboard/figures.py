@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvscope.dashboard.palette import BLUE, CAUSES, FREE_FILL, GREEN, MUTED, ORANGE, PHASES, PURPLE, STATES
+from kvscope.dashboard.layers import Stack, labels, stack_of
+from kvscope.dashboard.palette import BLUE, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
 from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
@@ -79,27 +80,36 @@ def x_of(series: Series, axis: str, seq: int) -> float:
 
 
 def occupancy(
-    series: Series, axis: str = "event", *, cursor: int | None = None, marks: Sequence[Mark] = ()
+    series: Series,
+    axis: str = "event",
+    *,
+    cursor: int | None = None,
+    marks: Sequence[Mark] = (),
+    stack: Stack | None = None,
 ) -> go.Figure:
-    """The pool by block state over time, stacked to its size, with causes above and the chosen event as a line."""
-    curves = [getattr(series, state.name) for state in STATES]
-    rows = shown_rows(series, axis, curves)
+    """The pool over time, stacked to its size, with causes above and the chosen event as a line.
+
+    Args:
+        stack: its layers; the block states if left out.
+    """
+    layers = (stack or stack_of(series)).layers
+    rows = shown_rows(series, axis, [layer.values for layer in layers])
     x = axis_values(series, axis)[rows]
     traces = [
         go.Scatter(
-            x=x, y=curve[rows], name=state.label, stackgroup="pool", mode="lines",
-            fillcolor=FREE_FILL if state.name == "free" else state.colour,
-            line={"width": 0, "color": state.colour, "shape": "hv"},
-            hovertemplate="%{y:,} " + state.label + "<extra></extra>",
+            x=x, y=layer.values[rows], name=layer.name, stackgroup="pool", mode="lines",
+            fillcolor=layer.fill or layer.colour, line={"width": 0, "color": layer.colour, "shape": "hv"},
+            fillpattern=hatch(layer.colour) if layer.hatched else None,
+            hovertemplate="%{y:,.4~g} " + layer.name + "<extra></extra>",
         )
-        for state, curve in zip(STATES, curves, strict=True)
+        for layer in layers
     ]  # fmt: skip
     for cause, (colour, symbol) in CAUSES.items():
         traces += _marks(series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
     top = max(series.num_blocks, 1) * (1.1 if marks else 1.0)
     span = {"range": [x[0], x[-1]]} if len(x) > 1 else {}
     figure = _figure(traces, height=320, x=_x_axis(axis) | span, y=_y_axis("blocks") | {"range": [0, top]},
-                     hovermode="x unified")  # fmt: skip
+                     hovermode="x unified", annotations=labels(layers, rows, x, top))  # fmt: skip
     _cursor(figure, series, axis, cursor)
     return figure
 

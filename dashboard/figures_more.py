@@ -10,7 +10,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from kvscope.dashboard.figures import AXES, MAX_POINTS, x_of
-from kvscope.dashboard.palette import BLUE, GREEN, MUTED, ORANGE, PURPLE, VERMILLION
+from kvscope.dashboard.palette import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, VERMILLION, hatch, ink_on
 from kvscope.inspector.holes import Holes
 from kvscope.inspector.measures import Series, decimate
 
@@ -76,6 +76,61 @@ def _depth(parents: Sequence[int]) -> int:
     for parent in parents:
         levels.append(1 if parent < 0 else levels[parent] + 1)
     return max(levels, default=1)
+
+
+def strip(state: npt.NDArray[np.bool_]) -> go.Figure:
+    """A pool side by side, from its first block to its last: what is free (True) in holes, the largest plain.
+
+    Each hole has its length on it where there is room.
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], state, [False]]).astype(np.int8)))
+    holes = list(zip(edges[::2].tolist(), (edges[1::2] - edges[::2]).tolist(), strict=True))
+    largest = max(holes, key=lambda hole: hole[1], default=(0, 0))
+    small = [hole for hole in holes if hole != largest]
+    bounds = np.concatenate([[0], edges, [len(state)]])
+    held = [(int(lo), int(hi - lo)) for lo, hi in zip(bounds[::2], bounds[1::2], strict=True) if hi > lo]
+    traces = [
+        _pieces(held, "held", BLUE, "", 0), _pieces(small, "free, in smaller holes", PURPLE, "/", len(state)),
+        _pieces([largest] if largest[1] else [], "the largest hole", GREY, "", len(state)),
+    ]  # fmt: skip
+    return go.Figure(traces, {
+        "height": 72, "margin": {"l": 8, "r": 12, "t": 8, "b": 8}, "barmode": "overlay", "showlegend": False,
+        "uirevision": "keep", "yaxis": {"visible": False, "range": [0, 1]},
+        "xaxis": {"range": [0, max(len(state), 1)], "tickformat": ",d", "showgrid": False, "zeroline": False,
+                  "automargin": True},
+    })  # fmt: skip
+
+
+def _pieces(pieces: Sequence[tuple[int, int]], name: str, colour: str, pattern: str, blocks: int) -> go.Bar:
+    """Stretches of the pool as (first block, length); a length is written on one that is 1/64 of `blocks` or more."""
+    lengths = [length for _, length in pieces]
+    return go.Bar(
+        x=lengths, base=[first for first, _ in pieces], y=[0.5] * len(pieces), width=1, orientation="h", name=name,
+        text=[str(n) if blocks and n * 64 >= blocks else "" for n in lengths], textposition="inside", textangle=0,
+        insidetextanchor="middle", marker={"color": colour, "pattern": hatch(colour) if pattern else None,
+                                           "line": {"width": 0}},
+        textfont={"size": 12, "color": ink_on(colour)}, hovertemplate=f"%{{x}} {name}<extra></extra>",
+    )  # fmt: skip
+
+
+def used_and_empty(rows: Sequence[tuple[str, float, str, str]]) -> go.Figure:
+    """Held memory of several runs, a bar each: (name, share that holds tokens, what is written on it, on the rest)."""
+    names = [name for name, *_ in rows]
+    used, empty = [share for _, share, *_ in rows], [1 - share for _, share, *_ in rows]
+    figure = go.Figure()
+    for values, colour, name, column in ((used, BLUE, "holds tokens", 2), (empty, PURPLE, "empty", 3)):
+        figure.add_trace(go.Bar(
+            x=names, y=values, name=name, width=0.62, textposition="auto", insidetextanchor="middle", textangle=0,
+            text=[f"<b>{row[column]}</b>" for row in rows], hovertemplate="%{x}: %{y:.1%} " + name + "<extra></extra>",
+            marker={"color": colour, "pattern": hatch(colour) if name == "empty" else None},
+            insidetextfont={"color": ink_on(colour)},
+        ))  # fmt: skip
+    figure.update_layout(
+        barmode="stack", height=320, margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
+    )  # fmt: skip
+    figure.update_yaxes(range=[0, 1], tickformat=".0%", gridcolor=_GRID, automargin=True, zeroline=False)
+    return figure
 
 
 def rate(seconds: npt.NDArray[Any], per_s: npt.NDArray[Any]) -> go.Figure:

@@ -17,6 +17,10 @@ STYLE = """<style>
 .st-key-timebar { padding: 0.55rem 0.9rem 0.6rem; }
 .st-key-timebar [data-testid="stVerticalBlock"] { gap: 0.4rem; }
 .st-key-timebar [data-testid="stHorizontalBlock"] { flex-wrap: nowrap; }
+.st-key-verdict { flex-wrap: nowrap; }
+[data-testid="stButtonGroup"] button[aria-checked="true"], [data-testid="stSliderThumbValue"],
+[data-testid="stSliderThumbValue"] p { color: inherit !important; }
+button kbd { opacity: 1 !important; color: inherit !important; }
 .st-key-timebar kbd, .st-key-timebar button [data-testid="stMarkdownContainer"] + span { display: none; }
 .kv-now { display: flex; flex-wrap: wrap; gap: 0.1rem 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 .kv-now span { opacity: 0.65; margin-left: auto; }

@@ -7,6 +7,7 @@ colour alone but by its letter or its name too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 BLUE, ORANGE, SKY, GREEN = "#0072B2", "#E69F00", "#56B4E9", "#009E73"
 PURPLE, YELLOW, VERMILLION, GREY = "#CC79A7", "#F0E442", "#D55E00", "#9AA5B1"
@@ -14,6 +15,12 @@ FINDING = VERMILLION
 # Readable on both a light and a dark page, so that a figure needs no second version.
 MUTED = "#7B8794"
 FREE_FILL = "rgba(154,165,177,0.22)"
+
+
+def hatch(colour: str) -> dict[str, Any]:
+    """Plotly's pattern on an area of a colour: what is hatched is of no use to anybody."""
+    return {"shape": "/", "size": 7, "solidity": 0.2, "fillmode": "replace", "bgcolor": colour,
+            "fgcolor": "rgba(0,0,0,0.4)"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from kvscope.errors import MissingDependency, UsageError
 from kvscope.inspector.export.parts import Progress, no_progress
 from kvscope.inspector.findings import CheckResult, check, group
+from kvscope.inspector.holes import allocator_of
 from kvscope.inspector.lanes import Lane, lanes
 from kvscope.inspector.longrun import longrun
 from kvscope.inspector.measures import Series, series, series_of, summary
@@ -86,6 +87,7 @@ class _Page:
     def sections(self) -> Iterator[str]:
         """The body, section by section."""
         from kvscope.dashboard import figures, markup
+        from kvscope.dashboard.layers import stack_of
         from kvscope.dashboard.stats import stat_cells, waste_title
 
         yield self._head()
@@ -95,7 +97,13 @@ class _Page:
             yield "<p>This trace holds no event.</p>"
             return
         yield "<h2>The pool over time</h2>" + self._figure(
-            "occupancy", figures.occupancy(self.series, "time", marks=list(self._marks(figures.Mark)))
+            "occupancy",
+            figures.occupancy(
+                self.series,
+                "time",
+                marks=list(self._marks(figures.Mark)),
+                stack=stack_of(self.series, allocator_of(self.trace.facts)),
+            ),
         )
         small = []
         for name, title, options in _SMALL:

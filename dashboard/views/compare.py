@@ -62,8 +62,13 @@ def other_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
     chosen = st.session_state.get("other")
     if chosen in others or not others:
         return chosen if others else None
+    return partner_of(view, traces) or max(others, key=partial(_alike, view.name))
+
+
+def partner_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
+    """The trace that the run's own words name as the one to see it beside; None for none."""
     point = " ".join(str(f.get("point", "")) for f in view.facts if f.get("type") == "run")
-    return next((name for name in others if f"`{name}`" in point), max(others, key=partial(_alike, view.name)))
+    return next((name for name in traces if name != view.name and f"`{name}`" in point), None)
 
 
 def _alike(a: str, b: str) -> int:

@@ -7,16 +7,32 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import figures, markup, plots, verdict
-from kvscope.dashboard.answers import checked, findings_so_far, measure_all, measured, names_of, summarised, whole
+from kvscope.dashboard import figures, figures_more, markup, opened, plots, verdict
+from kvscope.dashboard.answers import (
+    checked,
+    findings_so_far,
+    holes_of,
+    measure_all,
+    measured,
+    names_of,
+    pool_at,
+    summarised,
+    whole,
+)
 from kvscope.dashboard.figures import AXES, Mark
+from kvscope.dashboard.layers import Stack, stack_of
+from kvscope.dashboard.numbers import ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
 from kvscope.dashboard.place import Place
 from kvscope.dashboard.stats import stat_cells, waste_title
+from kvscope.dashboard.views import compare
 from kvscope.dashboard.words import event_text
+from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
+from kvscope.inspector.state import BlockState
 from kvscope.traces.schema import Kind
 
+MAX_STRIP = 4096  # blocks of a pool that is drawn side by side
 MAX_LONG_MARKS = 40  # each is read from another place of the file
 
 
@@ -24,13 +40,23 @@ def render(view: TraceView, place: Place) -> None:
     """The page."""
     stat_row(view)
     verdict.show(view)
+    if allocator_of(view.facts) in IN_ONE_PIECE and view.num_blocks <= MAX_STRIP:
+        st.markdown("**The pool at this event, side by side**: the free blocks lie in holes, of so many blocks")
+        plots.show(figures_more.strip(pool_at(view, place.seq).state == BlockState.FREE), key="strip", bar=False,
+                   alt="The pool side by side at this event: held pieces, and the holes between them")  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown("**The pool over time**", width="content")
+        said = _stack((view.id, whole(view)), view).said
+        st.markdown("**The pool over time**" + (f": {said}" if said else ""), width="content")
         axis = axis_choice("axis")
     found = findings_so_far(view)
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
-    plots.show(_at(picture, view, axis, place), key="occupancy", alt="Blocks by state over time, stacked",
-               tall=True)  # fmt: skip
+    left, right = _beside(view)
+    with left:
+        alt = f"The pool over time, stacked{said and ': '}{said}"
+        plots.show(_at(picture, view, axis, place), key="occupancy", alt=alt, tall=True)
+    if right is not None:
+        with right:
+            _pair(view)
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         title = waste_title(view) if name == "tail_waste" else title
         with column:
@@ -48,13 +74,39 @@ def render(view: TraceView, place: Place) -> None:
 
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _picture(key: tuple[Any, ...], axis: str, findings: int, _view: TraceView) -> plots.Written:
-    return plots.written(figures.occupancy(measured(_view), axis, marks=marks(_view)))
+    return plots.written(figures.occupancy(measured(_view), axis, marks=marks(_view), stack=_stack(key[0:2], _view)))
+
+
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _stack(key: tuple[Any, ...], _view: TraceView) -> Stack:
+    allocator = allocator_of(_view.facts)
+    holes = holes_of(_view) if allocator in IN_ONE_PIECE and not _view.on_demand else None
+    return stack_of(measured(_view), allocator, holes)
 
 
 @st.cache_resource(max_entries=18, show_spinner=False)
 def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> plots.Written:
     options = next(options for _, other, options in _SMALL if other == name)
     return plots.written(figures.small_multiple(measured(_view), name, axis, **options))
+
+
+def _beside(view: TraceView) -> tuple[Any, Any | None]:
+    """Room for the big picture, and beside it for another run where this one's words name one that can be measured."""
+    name = compare.partner_of(view, opened.start().traces)
+    return (st.container(), None) if name is None or view.on_demand else st.columns([5, 2], gap="medium")
+
+
+def _pair(view: TraceView) -> None:
+    """Held memory of this run and of its partner: what of it holds tokens, on average."""
+    traces = opened.start().traces
+    name = compare.partner_of(view, traces) or ""
+    rows = []
+    for run in (view, opened.open_view(name, traces[name])):
+        used = summarised(run)["utilization"]["mean"]
+        if used is not None:
+            rows.append((run.name, used, ratio_text(used), f"{ratio_text(1 - used)}<br>empty"))
+    alt = "Held memory, mean over time: " + ", ".join(f"{run} {said} in use" for run, _, said, _ in rows)
+    plots.show(figures_more.used_and_empty(rows), key="pair_bars", bar=False, tall=True, alt=alt)
 
 
 def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:

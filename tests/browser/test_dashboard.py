@@ -192,6 +192,28 @@ def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, sho
     watched.at(seq=first.seq, block=first.block)
 
 
+WRITTEN = """([box, words]) => [...document.querySelectorAll(box + " text")].some(e =>
+  e.textContent.includes(words) && e.getBoundingClientRect().bottom < innerHeight)"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_samples_make_their_point_before_anybody_scrolls(
+    look: Callable[..., Any], served: Callable[..., Any], scheme: str
+) -> None:
+    samples = Path(__file__).parents[2] / "traces" / "samples"
+    points = {"leak": (".st-key-tall_occupancy", "24 blocks held by nobody"),
+              "reserved": (".st-key-tall_pair_bars", "empty"),
+              "fragmentation": (".st-key-strip", "15")}  # fmt: skip
+    with served(*(samples / f"{name}.kvpack" for name in (*points, "paged"))) as port:
+        for size in ((1280, 800), (1920, 1080)):
+            watched = look(port, scheme, size)
+            for name, (box, words) in points.items():
+                watched.open(trace=name)
+                watched.page.wait_for_function(WRITTEN, arg=[box, words])
+                watched.shot(f"sample-{name}-{scheme}-{size[0]}")
+            watched.page.close()  # before the server ends
+
+
 def test_newcomer_reaches_the_guilty_write_while_the_engine_runs(
     watched: Any, toy_engine: ModuleType, shown: Path
 ) -> None:

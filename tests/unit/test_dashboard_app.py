@@ -527,6 +527,45 @@ class TestLive:
         assert _stat(app, "Step") == str(measured.step[seq])
 
 
+def _areas(figure: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {t["name"]: _array(t["y"]) for t in figure["data"] if t.get("stackgroup") == "pool"}
+
+
+@pytest.mark.parametrize("name", ["leak", "reserved", "paged", "fragmentation"])
+def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str) -> None:
+    """What is lost, empty or in holes is a hatched layer with words on it; the stack adds up to the pool."""
+    app = open_app(SAMPLES, trace=name)
+    shown = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    picture = next(figure for figure in shown if _areas(figure))
+    areas = _areas(picture)
+    trace = open_trace(SAMPLES / f"{name}.kvpack")
+    measured = series(trace)
+    np.testing.assert_allclose(sum(areas.values()), trace.num_blocks)
+    hatched = [t["name"] for t in picture["data"] if t.get("fillpattern", {}).get("shape")]
+    words = " ".join(note["text"] for note in picture["layout"].get("annotations", ()))
+    bars = [figure for figure in shown if figure["layout"].get("barmode") == "stack"]
+    if name == "leak":
+        assert hatched == ["lost: held by nobody"]
+        assert areas[hatched[0]][-1] == measured.lost_blocks[-1] == 24
+        assert "24 blocks held by nobody" in words
+    elif name == "fragmentation":
+        assert hatched == ["free, in smaller holes"]
+        assert hatched[0] in words
+        strip = next(figure for figure in shown if "the largest hole" in [t.get("name") for t in figure["data"][:3]])
+        pieces = {t["name"]: _array(t["x"]) for t in strip["data"]}
+        assert sum(int(n.sum()) for n in pieces.values()) == trace.num_blocks
+        assert pieces["the largest hole"].tolist() == [15]  # as the event's words say: needs 20, 20 are free
+        assert int(pieces["free, in smaller holes"].sum()) == 5
+    else:
+        (pair,) = bars
+        used = dict(zip(pair["data"][0]["x"], _array(pair["data"][0]["y"]).tolist(), strict=True))
+        for run, share in used.items():
+            assert share == pytest.approx(summary(open_trace(SAMPLES / f"{run}.kvpack"))["utilization"]["mean"])
+        assert used["reserved"] < 0.25 < 0.9 < used["paged"]
+        assert hatched == (["reserved and empty"] if name == "reserved" else [])
+    assert len(bars) == (name in ("reserved", "paged"))
+
+
 def test_a_leak_is_no_sharing(open_app: Open) -> None:
     """What a sequence left behind when it was preempted stands in no table, and saves nothing."""
     for seq in (1532, 9000, 15609):  # the block is hit once more by who left it; among many; when all have ended

@@ -38,7 +38,8 @@ def _long(events: int, num_blocks: int = 100) -> Series:
     private = np.arange(events, dtype=np.int32) % 7
     private[events // 2 : events // 2 + 1] = num_blocks
     names = ("shared", "in_transit", "cached", "quarantined", "table_entries", "lost_blocks", "filled_slots",
-             "cow_copies", "preemptions", "refusals", "evictions", "prefix_hit_tokens", "prefix_query_tokens")  # fmt: skip
+             "cow_copies", "preemptions", "refusals", "evictions", "prefix_hit_tokens",
+             "prefix_query_tokens")  # fmt: skip
     return Series(
         num_blocks=num_blocks, block_size=16, block_bytes=64, blocks=np.full(events, num_blocks),
         seq=np.arange(events), t_ns=np.arange(events) * 1000,
