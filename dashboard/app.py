@@ -66,7 +66,11 @@ def main() -> None:
             sidebar.links(links, chosen, pages, lambda path: {})
             runs.render(None, None)
             return
-        name, path = opened.find(st.session_state.get("trace"), begun.traces)
+        if begun.folders and not any(map(opened.whole, begun.traces.values())):
+            sidebar.links(links, chosen, pages, lambda path: {})
+            attached.no_trace_yet(begun.folders)
+            return
+        name, path = opened.find(_wanted(begun), begun.traces)
         if attached.waits(begun, path):
             sidebar.links(links, chosen, pages, lambda path: {})
             return
@@ -77,7 +81,7 @@ def main() -> None:
         beside = True
         place_on = partial(_place_on, view=view, begun=begun, moving=playing)
         sidebar.links(links, chosen, pages, place_on)
-        sidebar.show(view, begun.traces)
+        sidebar.show(view, begun)
         if not path.exists():
             st.warning(f"{markup.plain(path.name)} is gone from the disk: shown is what was read of it before.",
                        icon=":material/warning:")  # fmt: skip
@@ -92,12 +96,18 @@ def main() -> None:
     except KVScopeError as error:
         if not beside:
             sidebar.links(links, chosen, pages, lambda path: {})
-            sidebar.show_choice(begun.traces)
+            sidebar.show_choice(begun)
         st.error(markup.plain(str(error)), icon=":material/error:")
     except Exception as error:
         log.exception("a page failed")
         st.error(f"This page failed: {type(error).__name__}: {error}. The server's log has the traceback.",
                  icon=":material/error:")  # fmt: skip
+
+
+def _wanted(begun: opened.Start) -> str | None:
+    """The trace that the session asks for, else the one it shows: a newer one that appears does not take its place."""
+    shown = st.session_state.get("place_of")
+    return st.session_state.get("trace") or (shown if shown in begun.traces else None)
 
 
 def _place_on(path: str, *, view: opened.TraceView, begun: opened.Start, moving: bool) -> dict[str, str]:

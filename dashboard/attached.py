@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import streamlit as st
@@ -17,7 +18,7 @@ def waits(begun: Start, path: Path) -> bool:
     """Whether the page waits for a server; then it says so, and goes on by itself as soon as the server answers."""
     if opened.waiting_for(path) is None:
         return False
-    sidebar.show_choice(begun.traces)
+    sidebar.show_choice(begun)
     st.fragment(_waiting, run_every=_AGAIN_S)(path, begun.servers.get(path, "the server"))
     return True
 
@@ -31,6 +32,23 @@ def _waiting(path: Path, url: str) -> None:
         st.markdown(plain(contact.said) if contact.said else "It has not answered yet.")
         st.caption("It is asked again every second; this page goes on by itself. A server to look at is started so:")
         st.code(f"kvscope serve MODEL --trace live.kvtrace --debug-routes\nkvscope dashboard {url}", language=None)
+
+
+def no_trace_yet(folders: tuple[Path, ...]) -> None:
+    """Folders without a trace: the first one that appears is shown by itself."""
+    st.fragment(_first_trace, run_every=_AGAIN_S)(folders)
+
+
+def _first_trace(folders: tuple[Path, ...]) -> None:
+    if any(map(opened.whole, opened.start().traces.values())):
+        st.rerun()
+    where = " or ".join(plain(str(folder)) for folder in folders)
+    with st.container(border=True, key="waiting"):
+        st.markdown(f"**No trace yet in {where}**")
+        st.caption("It is looked for every second; this page goes on by itself as soon as there is one. Start one so:")
+        target = shlex.quote(str(folders[0] / "run.kvtrace"))
+        commands = (f"kvscope serve smollm2 --trace {target}", f"kvscope generate smollm2 'Hello' --trace {target}")
+        st.code("\n".join(commands), language=None)
 
 
 def empty(view: TraceView) -> None:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import streamlit as st
 
+from kvscope.dashboard import listing
 from kvscope.dashboard.tail import Followed, Tail
 from kvscope.dashboard.view import LongView, TraceView
 from kvscope.errors import KVScopeError, UsageError
@@ -23,8 +23,6 @@ from kvscope.inspector.livecheck import Checked
 from kvscope.inspector.mirror import Contact, Mirror
 from kvscope.inspector.remote import Server, read_token
 from kvscope.inspector.results import SUFFIXES, Results, read_results
-
-MAX_LISTED = 200
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class Start:
     block: int | None
     results: tuple[Path, ...] = ()  # files and folders of property runs and measured overhead
     servers: dict[Path, str] = field(default_factory=dict)  # where a server's events are kept -> its URL
+    folders: tuple[Path, ...] = ()  # that are watched: a trace that appears in one may be shown
+    order: str = ""  # how the traces are sorted, where that can be said
 
 
 def start() -> Start:
@@ -50,12 +50,15 @@ def start() -> Start:
     given, _ = parser.parse_known_args(sys.argv[1:])
     servers = {_mirror(url, given.token_file).folder: url for url in given.server}
     named = {urlsplit(url).netloc: folder for folder, url in servers.items()}
-    return Start(named | _named(_listed(given.trace)), given.seq, given.block, _results_in(given), servers)
+    traces = named | listing.named(listing.listed(given.trace))
+    folders = tuple(path for path in given.trace if listing.is_watched(path))
+    order = "" if servers else listing.order(given.trace)
+    return Start(traces, given.seq, given.block, _results_in(given), servers, folders, order)
 
 
 def _results_in(given: argparse.Namespace) -> tuple[Path, ...]:
     """What was named, and the plain folders that hold the traces."""
-    folders = [path for path in given.trace if path.is_dir() and path.suffix != ".kvtrace"]
+    folders = [path for path in given.trace if listing.is_watched(path)]
     return tuple(path for path in (*given.results, *folders) if path.exists() and not (path / "manifest.json").exists())
 
 
@@ -70,6 +73,11 @@ def results() -> Results:
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _results(marks: tuple[tuple[str, int], ...], _paths: tuple[Path, ...]) -> Results:
     return read_results(_paths)
+
+
+def whole(path: Path) -> bool:
+    """Whether there is something to open: a folder that is only just being made is not yet a trace."""
+    return path.is_file() or (path / "manifest.json").exists()
 
 
 def find(name: str | None, traces: dict[str, Path]) -> tuple[str, Path]:
@@ -145,23 +153,6 @@ def _mirror(url: str, token_file: Path | None) -> Mirror:
 def row_at(view: TraceView, seq: int) -> int:
     """The row of event `seq`, or of the last one before it; -1 in an empty trace."""
     return max(int(np.searchsorted(view.seqs, seq, side="right")) - 1, 0 if len(view.seqs) else -1)
-
-
-def _listed(given: Sequence[Path]) -> list[Path]:
-    """Traces as they are; of a plain folder, the traces directly in it."""
-    found: list[Path] = []
-    for path in given:
-        if path.is_dir() and path.suffix != ".kvtrace" and not (path / "manifest.json").exists():
-            found += sorted(p for p in path.iterdir() if p.suffix in (".kvtrace", ".kvpack"))[:MAX_LISTED]
-        else:
-            found.append(path)
-    return list(dict.fromkeys(found))
-
-
-def _named(paths: Sequence[Path]) -> dict[str, Path]:
-    """Short names that differ: the file's own, with its folder's where two would be the same."""
-    own = [path.stem for path in paths]
-    return {(p.stem if own.count(p.stem) == 1 else f"{p.parent.name}/{p.stem}"): p for p in paths}
 
 
 __all__ = ["Followed", "LongView", "Start", "TraceView"]

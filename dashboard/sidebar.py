@@ -12,12 +12,13 @@ from kvscope.dashboard import markup, opened
 from kvscope.dashboard.component import keep
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
-from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.opened import Start, TraceView
 from kvscope.dashboard.place import go, move
 from kvscope.inspector.spans import model_facts
 from kvscope.traces.losses import Losses
 
 MAX_WARNINGS = 5
+AGAIN_S = 2.0  # how often a folder is looked through for traces that have come
 STEPS_AMONG = 1 << 14  # events at the end, among which the last step is looked for
 
 
@@ -32,27 +33,52 @@ def links(room: Any, chosen: Any, pages: dict[str, Any], place_on: Callable[[str
         room.page_link(page, query_params=place_on(path), width="stretch")
 
 
-def show(view: TraceView, traces: dict[str, Path]) -> None:
+def show(view: TraceView, begun: Start) -> None:
     """The whole sidebar below the navigation."""
-    show_choice(traces)
+    show_choice(begun)
     with st.sidebar:
         _health(view)
         _geometry(view)
         keep(view.name)
 
 
-def show_choice(traces: dict[str, Path]) -> None:
-    """The trace's name, or a choice where there are several."""
-    names = list(traces)
+def show_choice(begun: Start) -> None:
+    """The trace's name, or a choice where there are several; one that appears in a watched folder is offered."""
+    names = list(begun.traces)
     if not names:
         return
     with st.sidebar:
+        _watch(begun)
         if len(names) == 1:
             st.markdown(f"**{plain(names[0])}**")
             return
-        chosen = st.session_state.get("trace") or names[0]
+        chosen = st.session_state.get("trace") or st.session_state.get("place_of") or names[0]
         st.session_state["trace_box"] = chosen if chosen in names else None
-        st.selectbox("Trace", names, key="trace_box", on_change=_choose, placeholder="choose a trace")
+        st.selectbox(
+            "Trace" + (f", {begun.order}" if begun.order else ""),
+            names,
+            key="trace_box",
+            on_change=_choose,
+            placeholder="choose a trace",
+        )
+
+
+def _watch(begun: Start) -> None:
+    """Say which traces have come since the run before, and go on looking for more."""
+    state, there = st.session_state, tuple(filter(opened.whole, begun.traces.values()))
+    before = state.get("there")
+    state["there"] = there
+    for path in there if before is not None else ():
+        if path not in before:
+            name = next(name for name, other in begun.traces.items() if other == path)
+            st.toast(f"{plain(name)} is a new trace here: choose it in the sidebar", icon=":material/fiber_new:")
+    if begun.folders:
+        st.fragment(_look_again, run_every=AGAIN_S)(there)
+
+
+def _look_again(there: tuple[Path, ...]) -> None:
+    if tuple(filter(opened.whole, opened.start().traces.values())) != there:
+        st.rerun()
 
 
 def _choose() -> None:

@@ -14,8 +14,8 @@ def dashboard(
     trace: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Traces, folders of traces, and URLs of servers with --debug-routes; the working directory's traces "
-            "if left out. The first one is opened."
+            help="Traces, folders of traces (also of traces still to come), and URLs of servers with --debug-routes; "
+            "the working directory's traces if left out. The first one is opened, of a folder the newest."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port on loopback.")] = 8501,
@@ -89,7 +89,7 @@ def _check_trace(path: Path) -> None:
         and not (path / "manifest.json").exists()
         and not any(p.suffix in (".kvtrace", ".kvpack", ".json", ".xml") for p in path.iterdir())
     ):
-        raise TraceError(f"{path} holds no trace: give a .kvtrace folder, a folder of them, or a server's URL")
+        say(f"{path} holds no trace yet. One is shown as soon as it is there.")
 
 
 def announce(link: str) -> None:

@@ -214,6 +214,27 @@ def test_samples_make_their_point_before_anybody_scrolls(
             watched.page.close()  # before the server ends
 
 
+def test_an_empty_folder_waits_and_offers_what_appears_in_it(
+    look: Callable[..., Any], served: Callable[..., Any], tmp_path: Path
+) -> None:
+    samples = Path(__file__).parents[2] / "traces" / "samples"
+    with served(tmp_path) as port:
+        watched = look(port)
+        watched.page.goto(launch.url(port=port))
+        expect(watched.page.locator(".st-key-waiting")).to_contain_text(f"No trace yet in {tmp_path}")
+        watched.settle()
+        watched.shot("no-trace-yet")
+        shutil.copy(samples / "healthy.kvpack", tmp_path)
+        expect(watched.page.locator('[data-stat="Pool"]')).to_contain_text("160")
+        shutil.copy(samples / "prefix-sharing.kvpack", tmp_path)
+        expect(watched.page.locator("[data-testid=stToast]")).to_contain_text("prefix-sharing is a new trace")
+        watched.page.locator(".st-key-trace_box input").click()
+        watched.page.get_by_role("option", name="prefix-sharing").click()
+        expect(watched.page.locator('[data-stat="Pool"]')).to_contain_text("256")
+        watched.settle()
+        watched.page.close()  # before the server ends
+
+
 def test_newcomer_reaches_the_guilty_write_while_the_engine_runs(
     watched: Any, toy_engine: ModuleType, shown: Path
 ) -> None:

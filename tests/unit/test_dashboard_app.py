@@ -14,7 +14,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvscope.dashboard.launch import APP
-from kvscope.dashboard.markup import ranges
+from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
@@ -343,12 +343,36 @@ class TestWhichTrace:
 
     def test_folder_of_traces(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
         app = open_app(toy_traces["clean"].parent)
-        assert app.selectbox(key="trace_box").options == ["clean", "missing-copy"]
+        newest = sorted(toy_traces, key=lambda name: -open_trace(toy_traces[name]).manifest["clock"]["wall_ns"])
+        assert app.selectbox(key="trace_box").options == newest
+        assert app.selectbox(key="trace_box").label == "Trace, newest first"
+        assert app.selectbox(key="trace_box").value == newest[0]
+        app = open_app(*toy_traces.values())
+        assert app.selectbox(key="trace_box").label == "Trace, in the order given"
 
-    def test_no_trace_at_all(self, open_app: Open, tmp_path: Path) -> None:
+    def test_a_folder_without_a_trace_waits_for_one(self, open_app: Open, tmp_path: Path) -> None:
         app = open_app(tmp_path)
         assert not app.exception
-        assert "no trace to show" in app.error[0].value
+        assert not app.error
+        assert f"No trace yet in {plain(str(tmp_path))}" in app.markdown[-1].value
+        assert str(tmp_path / "run.kvtrace") in app.code[0].value
+        (tmp_path / "begun.kvtrace").mkdir()  # the first thing that a recorder does
+        assert "No trace yet" in app.run().markdown[-1].value
+        shutil.copy(SAMPLES / "healthy.kvpack", tmp_path)
+        app.run()
+        assert _stat(app, "Pool") == "160"
+
+    def test_a_trace_that_appears_is_offered_and_takes_no_ones_place(self, open_app: Open, tmp_path: Path) -> None:
+        shutil.copy(SAMPLES / "healthy.kvpack", tmp_path)
+        app = open_app(tmp_path)
+        assert not app.toast
+        shutil.copy(SAMPLES / "prefix-sharing.kvpack", tmp_path)  # begun later: at the top of the list
+        app.run()
+        assert "prefix" in app.toast[0].value
+        assert _stat(app, "Pool") == "160"
+        assert app.selectbox(key="trace_box").options == ["prefix-sharing", "healthy"]
+        assert app.selectbox(key="trace_box").value == "healthy"
+        assert not app.run().toast
 
 
 class TestResults:

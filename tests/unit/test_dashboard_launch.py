@@ -124,6 +124,19 @@ def test_launcher_imports_no_streamlit() -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_an_empty_folder_is_served_and_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from kvscope.inspector.cli import dashboard as command
+
+    given: list[Path] = []
+    monkeypatch.setattr(launch, "serve", lambda trace, **options: given.append(trace) or 0)
+    with pytest.raises(typer.Exit):
+        command.dashboard([str(tmp_path)])
+    assert given == [tmp_path]
+    assert "holds no trace yet" in capsys.readouterr().err
+
+
 def test_several_traces_and_servers_are_shown_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a shell hands them over for `*.kvpack`; the first one named is the first one shown."""
     from kvscope.inspector.cli import dashboard as command
