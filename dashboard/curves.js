@@ -6,7 +6,8 @@
 // event numbers are f64 and come last (at a multiple of 8).
 
 const RIGHT = 10;
-let LEFT = 52, AXIS = 22, BETWEEN = 26;
+const CUT_FROM = 0.08; // a gap that is longer than this share of all runs together is cut
+let LEFT = 52, AXIS = 22, BETWEEN = 26, CUT = 84;
 
 function decode(bytes) {
   const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
@@ -69,7 +70,7 @@ function rem() {
 // Room for the words grows with them: they are larger on a wall.
 function measure() {
   const k = rem() / 15;
-  [LEFT, AXIS, BETWEEN] = [52 * k, 22 * k, 26 * k].map(Math.round);
+  [LEFT, AXIS, BETWEEN, CUT] = [52 * k, 22 * k, 26 * k, 84 * k].map(Math.round);
 }
 
 // Panels from top to bottom: where each lies and what it measures.
@@ -172,10 +173,40 @@ function drawCurve(ctx, data, view, panel) {
   }
 }
 
+// Seconds to pixels. A gap between two runs that would squeeze them is cut to a width of its own: pieces of the axis
+// from left to right, runs and gaps in turn, each to its own scale.
+function scale(x, left, right) {
+  const known = runs(x);
+  const spans = known.map(([lo, hi]) => [x[lo], x[hi - 1]]);
+  const lived = spans.reduce((sum, [a, b]) => sum + b - a, 0);
+  const gaps = spans.slice(1).map(([a], k) => Math.max(a - spans[k][1], 0));
+  const cut = gaps.map((gap) => gap > CUT_FROM * lived);
+  const many = cut.filter(Boolean).length;
+  const cutWidth = Math.min(CUT, (0.4 * (right - left)) / Math.max(many, 1));
+  const drawn = lived + gaps.reduce((sum, gap, k) => sum + (cut[k] ? 0 : gap), 0);
+  const each = (right - left - many * cutWidth) / Math.max(drawn, 1e-9);
+  const pieces = [];
+  let p = left;
+  spans.forEach(([a, b], k) => {
+    if (k) {
+      const width = cut[k - 1] ? cutWidth : gaps[k - 1] * each;
+      pieces.push({ a: spans[k - 1][1], b: a, p, q: p + width, gap: true, cut: cut[k - 1] });
+      p += width;
+    }
+    pieces.push({ a, b, p, q: p + (b - a) * each });
+    p += (b - a) * each;
+  });
+  const px = (v) => {
+    const piece = pieces.find((one) => v <= one.b) || pieces[pieces.length - 1];
+    if (!piece) return left;
+    return piece.p + Math.max((v - piece.a) / Math.max(piece.b - piece.a, 1e-9), 0) * (piece.q - piece.p);
+  };
+  return { px, pieces, drawn };
+}
+
 function drawGaps(ctx, root, data, view) {
-  const found = runs(data.x);
-  for (let k = 1; k < found.length; k += 1) {
-    const from = view.px(data.x[found[k - 1][1] - 1]), to = Math.max(view.px(data.x[found[k][0]]), from + 3);
+  for (const gap of view.pieces.filter((piece) => piece.gap)) {
+    const from = gap.p, to = Math.max(gap.q, from + 3);
     const high = view.height - AXIS - BETWEEN;
     ctx.save();
     ctx.beginPath();
@@ -194,6 +225,17 @@ function drawGaps(ctx, root, data, view) {
     ctx.font = `${0.73 * rem()}px ${font(root)}`;
     ctx.textAlign = "center";
     ctx.fillText("restart", (from + to) / 2, BETWEEN + 10);
+    if (gap.cut) {
+      const middle = (from + to) / 2, foot = BETWEEN + high;
+      ctx.fillText(`after ${clock(gap.b - gap.a)}`, middle, BETWEEN + 10 + 0.95 * rem());
+      ctx.strokeStyle = ink(root, 0.7); // the axis is broken here
+      ctx.beginPath();
+      for (const x of [middle - 3, middle + 3]) {
+        ctx.moveTo(x - 3, foot + 5);
+        ctx.lineTo(x + 3, foot - 5);
+      }
+      ctx.stroke();
+    }
   }
 }
 
@@ -202,11 +244,16 @@ function drawTimes(ctx, root, data, view) {
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
   ctx.fillStyle = ink(root, 0.65);
-  const every = step(view.x1 - view.x0, (view.right - LEFT) / 110);
-  for (let v = Math.ceil(view.x0 / every) * every; v <= view.x1; v += every) {
-    const x = view.px(v);
-    if (x > LEFT + 16 && x < view.right - 16) ctx.fillText(clock(v), x, view.height - AXIS + 7);
-    else if (v === 0) ctx.fillText("0", x, view.height - AXIS + 7);
+  const every = step(view.drawn, (view.right - LEFT) / 110);
+  let before = -Infinity;
+  for (const { a, b, p, q } of view.pieces.filter((piece) => !piece.cut)) {
+    for (let v = Math.ceil(a / every) * every; v <= b; v += every) {
+      const x = p + ((v - a) / Math.max(b - a, 1e-9)) * (q - p);
+      if (x < before + 4 * rem()) continue;
+      if (x > LEFT + 16 && x < view.right - 16) ctx.fillText(clock(v), x, view.height - AXIS + 7);
+      else if (v === 0) ctx.fillText("0", x, view.height - AXIS + 7);
+      before = x;
+    }
   }
 }
 
@@ -240,11 +287,8 @@ function draw(root) {
   const ctx = canvas.getContext("2d");
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
   ctx.clearRect(0, 0, width, height);
-  const known = runs(data.x);
-  const x0 = known.length ? data.x[known[0][0]] : 0;
-  const x1 = Math.max(known.length ? data.x[known[known.length - 1][1] - 1] : 1, x0 + 1e-9);
   const right = width - RIGHT;
-  const view = { x0, x1, right, height, px: (x) => LEFT + ((x - x0) / (x1 - x0)) * (right - LEFT) };
+  const view = { right, height, ...scale(data.x, LEFT, right) };
   root.kvView = view;
   const [stack, ...low] = panels(data, height);
   drawStack(ctx, data, view, stack);
@@ -266,6 +310,7 @@ function draw(root) {
   }
   canvas.setAttribute("aria-label", data.meta.alt);
   root.dataset.points = data.n;
+  root.dataset.cuts = view.pieces.filter((piece) => piece.cut).length;
   root.dataset.seq = data.n ? data.seq[data.n - 1] : -1;
 }
 

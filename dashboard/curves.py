@@ -74,4 +74,6 @@ def alt_text(past: Mapping[str, npt.NDArray[Any]], num_blocks: int) -> str:
         return "Measures over time: no event yet"
     last = ", ".join(f"{int(np.nan_to_num(past[s.name][-1]))} {s.label}" for s in STATES)
     seconds = float(np.nanmax(past["wall_s"]) - past["wall_s"][0])
-    return f"A pool of {num_blocks} blocks over {seconds:.3g} s, sharing and waste below it; at the end {last}"
+    gaps = int(np.count_nonzero(np.isnan(past["seq"])))
+    runs = f" and {gaps + 1} runs" if gaps else ""
+    return f"A pool of {num_blocks} blocks over {seconds:.3g} s{runs}, sharing and waste below it; at the end {last}"

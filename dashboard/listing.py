@@ -22,7 +22,7 @@ def is_watched(path: Path) -> bool:
 
 
 def listed(given: Sequence[Path]) -> list[Path]:
-    """Traces as they are given; of a watched folder those in it, the newest first; without a time at the end, by name."""
+    """Traces as they are given; of a watched folder those in it, newest first; those without a time last, by name."""
     found: list[Path] = []
     for path in given:
         found += _inside(path) if is_watched(path) else [path]

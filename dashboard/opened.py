@@ -127,6 +127,11 @@ def followed(name: str, path: Path) -> Followed:
     return _tail(name, str(path)).follow()
 
 
+def runs_before(view: TraceView) -> int:
+    """How many runs the live page shows before this one: they were in the same place, and are no more on the disk."""
+    return _tail(view.name, str(view.path)).runs_before
+
+
 def findings_while_live(view: TraceView) -> Checked | None:
     """What has been found so far in a trace that is being written; None before its first check."""
     return _tail(view.name, str(view.path)).findings()

@@ -135,6 +135,11 @@ class Tail:
             return Followed(moment, status, max(reader.num_blocks, moment.pool.num_blocks), reader.block_bytes,
                             int(reader.dropped), self._opened, contact)  # fmt: skip
 
+    @property
+    def runs_before(self) -> int:
+        """How many runs that took turns in this folder were followed before the one that is there now."""
+        return 0 if self._follower is None else self._follower.restarts
+
     def findings(self) -> Checked | None:
         """What has been found so far in a trace that grows; None before the first check, which this begins."""
         return self._checks.look(self._opened, self._reader.rows)

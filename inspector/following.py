@@ -91,6 +91,11 @@ class Follower:
         self._sums = PoolSums.before(self._reader, slots=True)
         self._fold = fold_before(self._reader) or BlockFold(self._reader.num_blocks)
 
+    @property
+    def restarts(self) -> int:
+        """How often another run took the place of the one before."""
+        return self._restarts
+
     def read_from(self, reader: Any) -> None:
         """Go on with another reader of the same trace."""
         self._reader = reader

@@ -379,6 +379,15 @@ def test_live_page_follows_pauses_and_survives_a_restart(watched: Any, toy_engin
         expect(page.locator(".kv-pill")).to_contain_text("live:")
         expect(curves).to_have_attribute("data-seq", str(newest()))
         assert curves.evaluate("c => c.kvData.x.some(Number.isNaN)")  # the gap between the two
+        watched.turn_to("Overview", "")
+        expect(page.get_by_text("One run was here before")).to_be_visible()
+        watched.turn_to("Live and replay", "live")
+        expect(page.locator(".curves")).to_have_attribute("data-cuts", "1")
+        drawn = page.locator(".curves").evaluate("c => c.kvView.pieces.map(p => [!!p.gap, p.q - p.p, p.b - p.a])")
+        (_, first, _), (gap, width, seconds), (_, second, _) = drawn
+        assert gap and seconds > 0
+        assert width < first + second  # however long nobody ran, the runs have the most of the room
+        watched.shot("live-restarted")
 
 
 def test_a_large_live_pool_is_drawn_in_small_frames_and_zooms_into_single_blocks(watched: Any, shown: Path) -> None:
