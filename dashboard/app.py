@@ -87,6 +87,7 @@ def main() -> None:
                        icon=":material/warning:")  # fmt: skip
         if view.damage:
             st.error(markup.plain(view.damage), icon=":material/broken_image:")
+        places.show_notes(chosen.url_path)
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events) and chosen.url_path not in TIMELESS:
             with bar:
@@ -156,6 +157,8 @@ def _follow_page_link(pages: dict[str, Any], begun: opened.Start) -> None:
         return
     if wanted in pages and not places.stepped_back():
         st.switch_page(pages[wanted], query_params=places.link(begun.traces))
+    if wanted not in pages:
+        places.note(f"There is no page {wanted!r}: the overview is shown.")
     del st.query_params["page"]
 
 

@@ -16,8 +16,10 @@ import streamlit as st
 
 from kvscope.dashboard import fragments
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
+from kvscope.dashboard.markup import plain
 from kvscope.dashboard.opened import Start, TraceView
 
+_ASKED = {"seq": "Event", "block": "Block"}
 STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
 
 
@@ -39,8 +41,10 @@ def adopt_url() -> None:
     state = st.session_state
     state["adopted"] = adopted = set()
     back = stepped_back()
-    if state.pop("moved", False) and not back:
-        return
+    if state.pop("moved", False):
+        state["notes"] = []
+        if not back:
+            return
     written: dict[str, str] = state.setdefault("written", {})
     replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
     for name in ("trace", "other", "seq", "block"):
@@ -52,9 +56,31 @@ def adopt_url() -> None:
             continue
         if not back and time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
             continue
+        state["notes"] = state.get("notes", []) if adopted else []
         state[name] = value if name in ("trace", "other") else _number(value)
+        if state[name] is None:
+            what = {"seq": "the trace is shown where it opens", "block": "no block is chosen"}[name]
+            note(f"{_ASKED[name]} {value!r} was asked for, which is no number: {what}.")
         written[name] = value
         adopted.add(name)
+
+
+def note(text: str) -> None:
+    """Say on the page what a link asked for and does not get, until the visitor moves."""
+    notes = st.session_state.setdefault("notes", [])
+    if text not in notes:
+        notes.append(text)
+
+
+def show_notes(page: str) -> None:
+    """Draw them; on another page they are forgotten."""
+    state = st.session_state
+    if state.get("notes") and state.get("notes_on", page) != page:
+        state["notes"] = []
+    state["notes_on"] = page
+    with st.container():  # there also where it is empty: what follows keeps its place, and so its nodes
+        for text in state.get("notes", ()):
+            st.warning(plain(text), icon=":material/wrong_location:")
 
 
 def publish_url(wanted: dict[str, str]) -> None:
@@ -119,6 +145,12 @@ def place_in(view: TraceView, begun: Start) -> Place:
     block = -1 if state.get("block") is None else int(state["block"])
     state["seq"] = max(min(seq, view.last_seq), min(view.first_seq, view.last_seq))
     state["block"] = block if 0 <= block < view.num_blocks else -1
+    if seq != state["seq"]:
+        end = "ends at" if seq > state["seq"] else "begins with"
+        note(f"Event {seq:,} was asked for: {view.name} {end} event {state['seq']:,}, which is shown.")
+    if block >= view.num_blocks or block < -1:
+        last = view.num_blocks - 1
+        note(f"Block {block:,} was asked for: the pool has blocks 0 to {last:,}, and none of them is chosen.")
     return Place(state["seq"], state["block"])
 
 

@@ -14,7 +14,8 @@ from urllib.parse import urlencode
 import streamlit as st
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 from streamlit import file_util
 
 from kvscope.dashboard.pages import PATHS
@@ -33,6 +34,23 @@ async def _at_the_root(request: Request) -> Response:
     return RedirectResponse(f"/{path}" + (f"?{rest}" if rest else ""), headers={"Cache-Control": "no-cache"})
 
 
+class _Unknown(Route):
+    """A first level path that is no page and none of Streamlit's own files: what a mistyped link asks for."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As `Route`, but for names of files and of Streamlit's own routes."""
+        name = str(scope.get("path", "")).strip("/")
+        if "." in name or name.startswith("_") or name in PATHS:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+async def _nowhere(request: Request) -> Response:
+    """The first page, which says that there is no such page, and the rest of the link."""
+    given = [("page", request.path_params["name"]), *request.query_params.multi_items()]
+    return RedirectResponse(f"/?{urlencode(given)}", headers={"Cache-Control": "no-cache"})
+
+
 async def _at_a_page(request: Request) -> Response:
     return _document()
 
@@ -44,5 +62,9 @@ def _document() -> Response:
 
 app = st.App(
     Path(__file__).with_name("app.py"),
-    routes=[Route("/", _at_the_root), *(Route(f"/{path}", _at_a_page) for path in PATHS[1:])],
+    routes=[
+        Route("/", _at_the_root),
+        *(Route(f"/{path}", _at_a_page) for path in PATHS[1:]),
+        _Unknown("/{name}", _nowhere),
+    ],
 )

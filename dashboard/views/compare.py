@@ -30,6 +30,10 @@ def render(view: TraceView, place: Place) -> None:
     if wanted is None:
         st.info("There is one trace only: start with a folder of traces, `kvscope dashboard FOLDER`.")
         return
+    asked = st.session_state.get("other")
+    if asked and asked not in traces:
+        st.warning(markup.plain(f"{asked!r} was asked for to compare with, and is not shown here: {wanted} is compared."),
+                   icon=":material/wrong_location:")  # fmt: skip
     st.session_state["other_box"] = st.session_state["other"] = wanted
     others = [name for name in traces if name != view.name]
     with st.container(horizontal=True, vertical_alignment="bottom"):

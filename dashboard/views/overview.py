@@ -42,8 +42,10 @@ def render(view: TraceView, place: Place) -> None:
     verdict.show(view)
     if before := opened.runs_before(view):
         many = "One run was" if before == 1 else f"{before} runs were"
-        st.caption(f":material/restart_alt: {many} here before, and this one took the place: it alone can be read, and is "
-                   "what this page shows. *Live and replay* shows what was seen of both, with the gap.")  # fmt: skip
+        said = (
+            "here before this one, which alone can be read and is shown. What was seen of both is on *Live and replay*."
+        )
+        st.caption(f":material/restart_alt: {many} {said}")
     if allocator_of(view.facts) in IN_ONE_PIECE and view.num_blocks <= MAX_STRIP:
         st.markdown("**The pool at this event, side by side**: the free blocks lie in holes, of so many blocks")
         plots.show(figures_more.strip(pool_at(view, place.seq).state == BlockState.FREE), key="strip", bar=False,

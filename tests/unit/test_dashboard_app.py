@@ -277,11 +277,30 @@ def test_event_page_counts_the_pool(open_app: Open, toy_traces: dict[str, Path])
     assert {name: int(_stat(app, name.replace("_", " ").capitalize())) for name in counts} == counts
 
 
-def test_sites_and_places_of_a_bad_link_are_ignored(open_app: Open, toy_traces: dict[str, Path]) -> None:
-    app = open_app(toy_traces["clean"], page="nowhere", seq="x", block="5000")
+def _said(app: AppTest) -> str:
+    return "\n".join(warning.value.replace("\\", "") for warning in app.warning)
+
+
+def test_a_bad_link_is_corrected_and_says_so(open_app: Open, toy_traces: dict[str, Path]) -> None:
+    path, trace = toy_traces["clean"], open_trace(toy_traces["clean"])
+    app = open_app(path, page="nowhere", seq="x", block="5000")
     assert not app.exception
-    assert _link(app, "seq") == str(_fullest(toy_traces["clean"]))
+    assert _link(app, "seq") == str(_fullest(path))
     assert "block" not in app.query_params
+    assert "There is no page 'nowhere': the overview is shown." in _said(app)
+    assert "Event 'x' was asked for, which is no number" in _said(app)
+    assert f"Block 5,000 was asked for: the pool has blocks 0 to {trace.num_blocks - 1}" in _said(app)
+    app = open_app(path, page="blocks", seq="99999999", block="y")
+    assert f"clean ends at event {_last(path):,}, which is shown" in _said(app)
+    assert "Block 'y' was asked for, which is no number: no block is chosen" in _said(app)
+    assert app.run().warning  # until somebody moves
+    app.button(key="event_back").click().run()
+    assert not app.warning
+    app = open_app(path, page="blocks", seq="-5")
+    assert "begins with event 0" in _said(app)
+    assert not open_app(path, page="blocks", seq="5", block="1").warning
+    app = open_app(*toy_traces.values(), page="compare", other="nobody")
+    assert "'nobody' was asked for to compare with" in _said(app)
 
 
 def test_a_trace_opens_where_it_has_something_to_show(open_app: Open, toy_traces: dict[str, Path]) -> None:
