@@ -61,16 +61,36 @@ def keep(trace: str) -> None:
     _renderer("keep", _KEEP)(data=trace, key="keep")
 
 
+def time_keys(on_press: Callable[[], None], *, key: str) -> None:
+    """Listen to J and K; `asked_keys` says how often they were pressed, once `on_press` is called."""
+    _renderer("keys", '<div class="keys"></div>')(data=None, key=key, on_asked_change=on_press)
+
+
+def asked_keys(key: str) -> tuple[int, int, int]:
+    """(mount, events, steps) that were asked for by keys since the element was mounted; less than 0 is back."""
+    asked = (st.session_state.get(key) or {}).get("asked") or {}
+    found = [asked.get(name, 0) if isinstance(asked, dict) else 0 for name in ("mount", "event", "step")]
+    mount, events, steps = (int(n) if isinstance(n, (int, float)) and abs(n) < 2**53 else 0 for n in found)
+    return mount, events, steps
+
+
 def event_list(
-    columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], current: int, *, height: int, key: str
+    columns: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[Any]],
+    current: int,
+    *,
+    height: int,
+    key: str,
+    above: int = 0,
 ) -> int | None:
     """A list of events, scrolled to the one numbered `current`; returns the number that was picked just now.
 
     Args:
         columns: (name, kind) with kind `number`, `text`, or `grow` for the column that takes the room.
         rows: the cells of each event; the first is its number, None leaves a cell empty.
+        height: at most so many pixels. above: rem that stand above it on the page, so that the list ends in the window.
     """
     shape = [{"name": n, "kind": "text" if k == "grow" else k, "grow": k == "grow"} for n, k in columns]
-    data = {"columns": shape, "rows": [list(row) for row in rows], "current": current, "height": height}
+    data = {"columns": shape, "rows": [list(row) for row in rows], "current": current, "height": height, "above": above}
     result = _renderer("rows", _ROWS)(data=data, key=key, on_picked_change=lambda: None)
     return None if result.picked is None else int(result.picked)

@@ -17,6 +17,7 @@ STYLE = """<style>
 .st-key-timebar { padding: 0.55rem 0.9rem 0.6rem; }
 .st-key-timebar [data-testid="stVerticalBlock"] { gap: 0.4rem; }
 .st-key-timebar [data-testid="stHorizontalBlock"] { flex-wrap: nowrap; }
+.st-key-time_keys { display: none; }
 .st-key-verdict { flex-wrap: nowrap; }
 [data-testid="stButtonGroup"] button[aria-checked="true"], [data-testid="stSliderThumbValue"],
 [data-testid="stSliderThumbValue"] p { color: inherit !important; }

@@ -28,7 +28,8 @@ function build(table, data, pick) {
 export default function (component) {
   const box = component.parentElement.querySelector(".rows");
   build(box.querySelector("table"), component.data, (seq) => component.setTriggerValue("picked", seq));
-  box.style.maxHeight = `${component.data.height}px`;
+  const { height, above } = component.data;
+  box.style.maxHeight = above ? `min(${height}px, max(200px, calc(100vh - ${above}rem)))` : `${height}px`;
   const current = box.querySelector(".current");
   if (current) box.scrollTop = current.offsetTop - box.clientHeight / 2 + current.offsetHeight;
 }

@@ -55,8 +55,8 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     st.markdown(f"Held by {told}" if held else "Held by nobody")
     for finding in findings_so_far(view) or ():
         if finding.block == block:
-            text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}"
-            st.error(text, icon=":material/bug_report:")
+            text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}: {finding.why}"
+            st.error(plain(text), icon=":material/bug_report:")
             break
 
 

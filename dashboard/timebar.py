@@ -6,6 +6,7 @@ Keys: J and K to the event before and after, Shift+J and Shift+K a whole step.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import streamlit as st
 
 from kvscope.dashboard import markup
 from kvscope.dashboard.answers import names_of
+from kvscope.dashboard.component import asked_keys, time_keys
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.opened import TraceView, open_view, row_at
 from kvscope.dashboard.place import Place, move
@@ -21,6 +23,9 @@ from kvscope.dashboard.words import event_text, short_site
 from kvscope.errors import KVScopeError
 from kvscope.inspector.source import site_text
 
+KEYS = "time_keys"
+LAG_S = 2.0  # how long a browser may go on telling what the bar was drawn with before
+MOST_STEPS = 200  # of one answer to keys
 Find = Callable[[TraceView, int, int], int | None]  # the event that a move from a row leads to; None: there is none
 
 
@@ -36,11 +41,15 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
     with st.container(border=True, key="timebar"):
         buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
         with buttons, st.container(horizontal=True, gap="xxsmall"):
-            _move(view, row, "step_back", "first_page", "Shift+J", "To the step before (Shift+J)", _step_seq, -1)
-            _move(view, row, "event_back", "chevron_left", "J", "To the event before (J)", _event_seq, -1)
-            _move(view, row, "event_on", "chevron_right", "K", "To the next event (K)", _event_seq, 1)
-            _move(view, row, "step_on", "last_page", "Shift+K", "To the next step (Shift+K)", _step_seq, 1)
+            time_keys(_pressed, key=KEYS)
+            _move(view, row, "step_back", "first_page", "To the step before (Shift+J)", _step_seq, -1)
+            _move(view, row, "event_back", "chevron_left", "To the event before (J)", _event_seq, -1)
+            _move(view, row, "event_on", "chevron_right", "To the next event (K)", _event_seq, 1)
+            _move(view, row, "step_on", "last_page", "To the next step (Shift+K)", _step_seq, 1)
         st.session_state["seq_box"] = st.session_state["seq_slide"] = place.seq
+        now = time.monotonic()
+        drawn = {seq: t for seq, t in st.session_state.get("drawn", {}).items() if now - t < LAG_S}
+        st.session_state["drawn"] = drawn | {place.seq: now}
         with number:
             st.number_input("Event", view.first_seq, view.last_seq, key="seq_box", on_change=_take,
                             args=("seq_box",), label_visibility="collapsed")  # fmt: skip
@@ -61,12 +70,36 @@ def _caption(view: TraceView, row: int) -> None:
     st.html(markup.now(said, " · ".join([where, step, duration_text(since), *([site] if site != "?" else [])])))
 
 
-def _move(view: TraceView, row: int, key: str, icon: str, shortcut: str, text: str, find: Find, by: int) -> None:
+def _move(view: TraceView, row: int, key: str, icon: str, text: str, find: Find, by: int) -> None:
     target = find(view, row, by)
     beyond = view.live and by > 0 and target is None  # of a trace that grows there may be more by then
-    st.button("", key=key, icon=f":material/{icon}:", shortcut=shortcut, help=text,
+    st.button("", key=key, icon=f":material/{icon}:", help=text,
               disabled=target is None and not beyond, on_click=_set_beyond if beyond else _set,
               args=(view, find) if beyond else (target,))  # fmt: skip
+
+
+def _pressed() -> None:
+    """Move by all that the keys have asked for since the last time, as one press after the other would."""
+    state, (mount, events, steps) = st.session_state, asked_keys(KEYS)
+    known, done_events, done_steps = state.get("keys_done", (mount, 0, 0))
+    state["keys_done"], state["pressed_at"] = (mount, events, steps), time.monotonic()
+    if known == mount:
+        events, steps = events - done_events, steps - done_steps
+    view = state.get("view")
+    if view is None or state.get("seq") is None or not len(view.events):
+        return
+    seq = int(state["seq"])
+    if view.live and max(events, steps) > 0:  # there may be more by now
+        with contextlib.suppress(KVScopeError):
+            newer = open_view(view.name, view.path, seq + max(events, 0))
+            view = newer if newer.opened == view.opened else view
+    row = row_at(view, seq)
+    for _ in range(min(abs(steps), MOST_STEPS)):
+        target = _step_seq(view, row, 1 if steps > 0 else -1)
+        if target is None:
+            break
+        row = row_at(view, target)
+    move(seq=int(view.seqs[min(max(row + events, 0), len(view.seqs) - 1)]))
 
 
 def _set(target: int | None) -> None:
@@ -83,8 +116,14 @@ def _set_beyond(view: TraceView, find: Find) -> None:
 
 
 def _take(key: str) -> None:
-    value = st.session_state.get(key)
-    if value is not None:
+    state = st.session_state
+    value = state.get(key)
+    if value is None:
+        return
+    # While keys are pressed, a browser tells what the bar was drawn with some presses ago as if somebody had set it.
+    pressed = asked_keys(KEYS) != state.get("keys_done", asked_keys(KEYS))
+    pressed |= time.monotonic() - state.get("pressed_at", -LAG_S) < LAG_S
+    if not (pressed and int(value) in state.get("drawn", {})):
         move(seq=int(value))
 
 

@@ -20,6 +20,7 @@ from kvscope.inspector.biography import Life, biography
 
 MAX_EVENTS = 2000
 MOST_CHOICES = 60
+ABOVE = 31  # rem above the list of events, which ends in the window: its current row is seen without scrolling
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -43,9 +44,12 @@ def render(view: TraceView, place: Place) -> None:
     if not lives:
         st.info(f"Block {place.block} was never handed out in this trace.")
         return
+    told, strip = st.container(), st.container()
     life = _lives(view, place, lives)
-    story.slots(view, place, life)
-    _events(place, life)
+    with strip:
+        story.slots(view, place, life)
+    with told:
+        _events(place, life)
 
 
 def _candidates(view: TraceView, place: Place) -> None:
@@ -109,7 +113,7 @@ def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:
         }
     )
     current = max((i for i, life in enumerate(lives) if life.first_seq <= place.seq), default=0)
-    st.markdown("**Lives** (pick a row)")
+    st.markdown("**Lives** (pick a row to see what happened in it)")
     picked = st.dataframe(
         table, hide_index=True, key=f"lives_{place.block}", on_select="rerun", selection_mode="single-row",
         height=min(35 * (len(lives) + 1) + 3, 213),
@@ -129,6 +133,6 @@ def _events(place: Place, life: Life) -> None:
         (e.seq, e.step if e.step >= 0 else None, e.text, e.ref if e.ref >= 0 else None, short_site(e.site))
         for e in told
     ]
-    picked = event_list(columns, rows, place.seq, height=520, key="life_events")
+    picked = event_list(columns, rows, place.seq, height=520, above=ABOVE, key="life_events")
     if picked is not None and picked != place.seq:
         go(seq=picked)

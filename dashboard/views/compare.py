@@ -32,8 +32,8 @@ def render(view: TraceView, place: Place) -> None:
         return
     asked = st.session_state.get("other")
     if asked and asked not in traces:
-        st.warning(markup.plain(f"{asked!r} was asked for to compare with, and is not shown here: {wanted} is compared."),
-                   icon=":material/wrong_location:")  # fmt: skip
+        text = f"{asked!r} was asked for to compare with, and is not shown here: {wanted} is compared."
+        st.warning(markup.plain(text), icon=":material/wrong_location:")
     st.session_state["other_box"] = st.session_state["other"] = wanted
     others = [name for name in traces if name != view.name]
     with st.container(horizontal=True, vertical_alignment="bottom"):

@@ -112,6 +112,37 @@ def test_moving_through_time_changes_the_map(watched: Any, toy_traces: dict[str,
     watched.map_at(next_one)
 
 
+def test_no_press_of_a_key_is_lost(watched: Any, toy_traces: dict[str, Path]) -> None:
+    """However fast they come, and while the page is still being drawn."""
+    seqs = open_trace(toy_traces["clean"]).seqs
+    start = int(seqs[len(seqs) // 2])
+    watched.open(page="blocks", trace="clean", seq=start)
+    watched.map_at(start)
+    for _ in range(25):
+        watched.page.keyboard.press("k")
+    watched.map_at(start + 25)
+    for _ in range(40):
+        watched.page.keyboard.press("j")
+        watched.page.wait_for_timeout(25)
+    watched.map_at(start - 15)
+    watched.at(seq=start - 15)
+    box = watched.page.locator(".st-key-seq_box input")
+    box.fill(str(start))
+    box.press("j")  # in a field a letter is a letter
+    box.press("Backspace")
+    box.fill(str(start))
+    box.press("Enter")
+    watched.map_at(start)
+    steps = open_trace(toy_traces["clean"]).events["step"]
+    box.blur()
+    for _ in range(3):
+        watched.page.keyboard.press("Shift+K")
+    ahead = int(steps[seqs == start][0])
+    for _ in range(3):
+        ahead = int(steps[steps > ahead].min())
+    watched.map_at(int(seqs[steps == ahead].max()))
+
+
 def test_click_on_a_block_leads_to_its_biography(watched: Any, toy_traces: dict[str, Path]) -> None:
     trace = open_trace(toy_traces["missing-copy"])
     found = [f for f in check(trace).findings if f.block == check(trace).findings[0].block][-1]
@@ -134,6 +165,8 @@ def test_click_on_a_block_leads_to_its_biography(watched: Any, toy_traces: dict[
     watched.page.wait_for_url("**/biography**")
     expect(watched.page.locator(".rows tbody")).to_contain_text(wrote.text)
     watched.settle()
+    current = watched.page.locator(".rows tr.current").bounding_box()
+    assert current["y"] + current["height"] < 800  # the guilty row is seen before anybody scrolls
     watched.shot("biography")
     watched.page.locator(".rows tr", has_text=shared.text).first.click()
     now = watched.page.locator(".kv-now b")
