@@ -6,6 +6,7 @@ a trace into the page as text only.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,17 +62,24 @@ def keep(trace: str) -> None:
     _renderer("keep", _KEEP)(data=trace, key="keep")
 
 
-def time_keys(on_press: Callable[[], None], *, key: str) -> None:
-    """Listen to J and K; `asked_keys` says how often they were pressed, once `on_press` is called."""
-    _renderer("keys", '<div class="keys"></div>')(data=None, key=key, on_asked_change=on_press)
+def time_keys(done: tuple[int, int], on_press: Callable[[], None], *, key: str) -> None:
+    """Listen to J and K: `asked_keys` says how often they were pressed once `on_press` is called.
+
+    Args:
+        done: how many events and steps of that the page has moved by.
+    """
+    session = st.session_state.setdefault(f"{key}_session", secrets.token_hex(8))
+    data = {"session": session, "event": done[0], "step": done[1]}
+    _renderer("keys", '<div class="keys"></div>')(data=data, key=key, on_asked_change=on_press)
 
 
-def asked_keys(key: str) -> tuple[int, int, int]:
-    """(mount, events, steps) that were asked for by keys since the element was mounted; less than 0 is back."""
-    asked = (st.session_state.get(key) or {}).get("asked") or {}
-    found = [asked.get(name, 0) if isinstance(asked, dict) else 0 for name in ("mount", "event", "step")]
-    mount, events, steps = (int(n) if isinstance(n, (int, float)) and abs(n) < 2**53 else 0 for n in found)
-    return mount, events, steps
+def asked_keys(key: str) -> tuple[int, int]:
+    """(events, steps) that keys have asked for since the session began; less than 0 is back."""
+    asked = (st.session_state.get(key) or {}).get("asked")
+    if not isinstance(asked, dict) or asked.get("session") != st.session_state.get(f"{key}_session"):
+        return 0, 0
+    events, steps = (asked.get(name) for name in ("event", "step"))
+    return int(events or 0), int(steps or 0)
 
 
 def event_list(

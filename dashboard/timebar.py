@@ -41,12 +41,13 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
     with st.container(border=True, key="timebar"):
         buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
         with buttons, st.container(horizontal=True, gap="xxsmall"):
-            time_keys(_pressed, key=KEYS)
+            time_keys(st.session_state.get("keys_done", (0, 0)), _pressed, key=KEYS)
             _move(view, row, "step_back", "first_page", "To the step before (Shift+J)", _step_seq, -1)
             _move(view, row, "event_back", "chevron_left", "To the event before (J)", _event_seq, -1)
             _move(view, row, "event_on", "chevron_right", "To the next event (K)", _event_seq, 1)
             _move(view, row, "step_on", "last_page", "To the next step (Shift+K)", _step_seq, 1)
         st.session_state["seq_box"] = st.session_state["seq_slide"] = place.seq
+        st.session_state["keys_moved"] = False
         now = time.monotonic()
         drawn = {seq: t for seq, t in st.session_state.get("drawn", {}).items() if now - t < LAG_S}
         st.session_state["drawn"] = drawn | {place.seq: now}
@@ -80,11 +81,9 @@ def _move(view: TraceView, row: int, key: str, icon: str, text: str, find: Find,
 
 def _pressed() -> None:
     """Move by all that the keys have asked for since the last time, as one press after the other would."""
-    state, (mount, events, steps) = st.session_state, asked_keys(KEYS)
-    known, done_events, done_steps = state.get("keys_done", (mount, 0, 0))
-    state["keys_done"], state["pressed_at"] = (mount, events, steps), time.monotonic()
-    if known == mount:
-        events, steps = events - done_events, steps - done_steps
+    state, asked, done = st.session_state, asked_keys(KEYS), st.session_state.get("keys_done", (0, 0))
+    events, steps = asked[0] - done[0], asked[1] - done[1]
+    state["keys_done"], state["keys_moved"] = asked, True
     view = state.get("view")
     if view is None or state.get("seq") is None or not len(view.events):
         return
@@ -99,11 +98,12 @@ def _pressed() -> None:
         if target is None:
             break
         row = row_at(view, target)
-    move(seq=int(view.seqs[min(max(row + events, 0), len(view.seqs) - 1)]))
+    _set(int(view.seqs[min(max(row + events, 0), len(view.seqs) - 1)]))
 
 
 def _set(target: int | None) -> None:
     if target is not None:
+        st.session_state["moved_at"] = time.monotonic()
         move(seq=target)
 
 
@@ -118,12 +118,10 @@ def _set_beyond(view: TraceView, find: Find) -> None:
 def _take(key: str) -> None:
     state = st.session_state
     value = state.get(key)
-    if value is None:
-        return
-    # While keys are pressed, a browser tells what the bar was drawn with some presses ago as if somebody had set it.
-    pressed = asked_keys(KEYS) != state.get("keys_done", asked_keys(KEYS))
-    pressed |= time.monotonic() - state.get("pressed_at", -LAG_S) < LAG_S
-    if not (pressed and int(value) in state.get("drawn", {})):
+    # A browser that has not drawn the last moves yet says what the bar was before them as if somebody had set it.
+    behind = asked_keys(KEYS) != state.get("keys_done", (0, 0)) or state.get("keys_moved", False)
+    behind |= time.monotonic() - state.get("moved_at", -LAG_S) < LAG_S and value in state.get("drawn", {})
+    if value is not None and not behind:
         move(seq=int(value))
 
 

@@ -127,9 +127,9 @@ def test_no_press_of_a_key_is_lost(watched: Any, toy_traces: dict[str, Path]) ->
     watched.map_at(start - 15)
     watched.at(seq=start - 15)
     box = watched.page.locator(".st-key-seq_box input")
+    start += 200
     box.fill(str(start))
-    box.press("j")  # in a field a letter is a letter
-    box.press("Backspace")
+    box.press("j")  # in a field it is a letter
     box.fill(str(start))
     box.press("Enter")
     watched.map_at(start)
