@@ -52,7 +52,7 @@ class Lost:
 
     def add_events(self, events: EventArray, seqs: Any) -> list[Move]:
         """`add` of rows with their numbers."""
-        return self.add({"seq": seqs, **{name: events[name] for name in _NAMES}})
+        return self.add({"seq": seqs, **{name: events[name] for name in (*_NAMES, "aux")}})
 
     def add(self, part: Any) -> list[Move]:
         """The next rows, in order; of their columns `_NAMES` and `seq` are read. Returns what moved, in their order."""
@@ -67,6 +67,8 @@ class Lost:
         for lo, hi in itertools.pairwise(edges):
             if unknown[lo]:  # who gave back what is among the events that are missing
                 self._balance, self._held, self._ended, self._kept = {}, {}, set(), []
+            if kind[lo] == Kind.GAP and int(part["aux"][lo]) <= 0:  # another writer, and a new pool
+                self._lost, self._losers = Counter(), set()
             found += self._run(part, kind, lo, hi)
         return found
 

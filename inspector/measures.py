@@ -33,6 +33,7 @@ from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import timeline
 from kvscope.inspector.told import COUNT_NAMES as COUNT_NAMES
 from kvscope.inspector.told import RATIO_NAMES, told
+from kvscope.traces.fold import begun_anew
 from kvscope.traces.schema import EventArray, Kind, Reason
 
 CountArray = npt.NDArray[np.int32]
@@ -131,7 +132,8 @@ def series(trace: TraceLike) -> Series:
     trace = frozen(trace)
     events = trace.events
     sizes = pool_sizes(trace)
-    counts = _counts(trace, sizes) if trace.before is None else _counts_from(trace)
+    whole = trace.before is None and not len(begun_anew(events["kind"], events["aux"]))
+    counts = _counts(trace, sizes) if whole else _counts_from(trace)
     hit_tokens, query_tokens = prefix_tokens(events)
     return Series(
         num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes, blocks=sizes,
@@ -148,7 +150,7 @@ _COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "los
 
 
 def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
-    """Of a trace that has its first event."""
+    """Of a trace that has its first event, and one writer."""
     line = timeline(trace)
     held = line.entries + line.leases > 0
     state = classify(line.entries, line.leases, line.published, line.quarantined)
@@ -161,7 +163,7 @@ def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
 
 
 def _counts_from(trace: Frozen) -> dict[str, CountArray]:
-    """Of a trace whose first events were let go: from what they had made of the pool."""
+    """Of a trace with several writers, or whose first events were let go: from what those had made of the pool."""
     parts = [part for _, part in parts_of_counts(trace, _COUNTED)]
     none = np.empty(0, np.int64)
     return {name: np.concatenate([none, *(part[name] for part in parts)]).astype(np.int32) for name in _COUNTED}

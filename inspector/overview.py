@@ -78,8 +78,7 @@ class _Bins:
     def begin(self, pool: PoolSums) -> None:
         """The values before the first row."""
         self.first = self.now = pool.totals()
-        self.first_classes = pool.classes.copy()
-        self.first_classes[0] = pool.size - int(pool.classes[1:].sum())
+        self.first_classes = pool.by_references()
 
     def add(self, base: int, part: Columns, where: IntArray, values: Any, classes: Any) -> None:
         """Enter the rows `where` of a part that begins at row `base`."""

@@ -13,7 +13,7 @@ from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, ro
 from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
-from kvscope.traces.fold import BLOCK_MASK, BlockFold, events_columns
+from kvscope.traces.fold import BLOCK_MASK, BlockFold, begun_anew, events_columns
 from kvscope.traces.fold import kind_mask as kind_mask
 from kvscope.traces.schema import EventArray, Kind
 
@@ -219,12 +219,17 @@ def _rows_where(trace: TraceLike, name: str, value: int, seq: int) -> tuple[IntA
         trace = frozen(trace)
         if name == "block":
             check_block(trace, value)
-        rows = rows_with(trace.events[: rows_until(trace, seq)], name, value)
-        return trace.seqs[rows], trace.events[rows]
-    found: tuple[IntArray, EventArray] = where(name, max(value, 0), seq)
-    if name == "block" and (value < 0 or not len(found[0])):  # one with rows exists, also where the pool has grown
-        check_block(trace, value)
-    return found
+        events = trace.events[: rows_until(trace, seq)]
+        rows, gaps = rows_with(events, name, value), rows_with(events, "kind", Kind.GAP)
+        seqs, found, marks = trace.seqs[rows], trace.events[rows], (trace.seqs[gaps], trace.events[gaps])
+    else:
+        seqs, found = where(name, max(value, 0), seq)
+        if name == "block" and (value < 0 or not len(seqs)):  # one with rows exists, also where the pool has grown
+            check_block(trace, value)
+        marks = where("kind", Kind.GAP, seq)
+    anew = marks[0][begun_anew(marks[1]["kind"], marks[1]["aux"])]
+    since = int(np.searchsorted(seqs, anew[-1])) if len(anew) else 0  # what a writer before knew ends there
+    return seqs[since:], found[since:]
 
 
 def check_block(trace: TraceLike, block: int) -> None:

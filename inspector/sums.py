@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from kvscope.inspector.lost import Lost
 from kvscope.inspector.source import IntArray, fold_before, size_after
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import Carry
-from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, MAX_BLOCKS, PLACE_EFFECT, kind_mask
+from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, MAX_BLOCKS, PLACE_EFFECT, begun_anew, kind_mask
 from kvscope.traces.schema import Kind
 
 STATES = tuple(state.name.lower() for state in BlockState)
@@ -44,6 +45,12 @@ class Part(dict[str, npt.NDArray[Any]]):
         else:
             self[name] = self._trace.seqs[rows] if name == "seq" else self._trace.events[name][rows]
         return self[name]
+
+    def between(self, lo: int, hi: int) -> Part:
+        """Rows lo .. hi - 1 of these."""
+        part = Part(self._trace, self._lo + lo, self._lo + hi, ())
+        part.update({name: values[lo:hi] for name, values in self.items()})
+        return part
 
 
 class PoolSums:
@@ -87,8 +94,36 @@ class PoolSums:
         totals = (none + total for total in (self.total_entries, self.lost_blocks, self.total_filled, self.size))
         return self._measures(counts, *totals)[:, 0]
 
-    def follow(self, part: Columns) -> tuple[IntArray, npt.NDArray[Any], npt.NDArray[Any]]:
+    def follow(self, part: Part) -> tuple[IntArray, npt.NDArray[Any], npt.NDArray[Any]]:
         """(rows that matter, [measure, row] after each, [class of references, row])"""
+        kind = part["kind"]
+        anew = begun_anew(kind, part["aux"]).tolist() if (kind == Kind.GAP).any() else []
+        if not anew:
+            return self._follow(part)
+        found, sizes = [], []
+        for lo, hi in itertools.pairwise([0, *anew, len(kind)]):
+            if lo in anew:
+                self._empty()
+                found.append((np.array([lo]), self.totals()[:, None], self.by_references()[:, None]))
+                sizes.append(np.array([self.size]))
+            where, values, classes = self._follow(part.between(lo, hi))
+            found.append((where + lo, values, classes))
+            sizes.append(self.sizes)
+        self.sizes = np.concatenate(sizes)
+        wheres, every, classed = zip(*found, strict=True)
+        return np.concatenate(wheres), np.concatenate(every, axis=1), np.concatenate(classed, axis=1)
+
+    def _empty(self) -> None:
+        """Another writer goes on, with a new pool of the same size."""
+        self.__init__(self.size, self.block_size, self.slots)  # type: ignore[misc]
+
+    def by_references(self) -> IntArray:
+        """Blocks by their number of references: REF_CLASSES."""
+        classes = self.classes.copy()
+        classes[0] = self.size - int(self.classes[1:].sum())
+        return classes
+
+    def _follow(self, part: Part) -> tuple[IntArray, npt.NDArray[Any], npt.NDArray[Any]]:
         kind = part["kind"]
         where, block, life, loss = self._rows(part, np.flatnonzero(self.mask[kind] | _SIZE_MASK[kind]))
         sizes = np.full(len(where), self.size, np.int64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.traces.fold import kind_mask
+from kvscope.traces.fold import begun_anew, kind_mask
 from kvscope.traces.schema import Kind
 
 TABLE_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE)
@@ -47,7 +47,7 @@ class TableSeeker:
 
     def _fold(self, held: npt.NDArray[np.int32], lo: int, hi: int) -> npt.NDArray[np.int32]:
         """What is held after the rows lo .. hi - 1."""
-        for part in self._trace.chunks(("kind", *_NAMES), lo, hi, rows=self._every) if hi > lo else ():
+        for part in self._trace.chunks(("kind", "aux", *_NAMES), lo, hi, rows=self._every) if hi > lo else ():
             held = fold_tables(held, part)
         return held
 
@@ -64,6 +64,11 @@ def fold_tables(held: npt.NDArray[np.int32], part: Any) -> npt.NDArray[np.int32]
     the next step on.
     """
     kind = part["kind"]
+    anew = begun_anew(kind, part["aux"])
+    if len(anew):
+        held, begun = NO_TABLES, int(anew[-1])
+        part = {name: part[name][begun:] for name in ("kind", *_NAMES)}
+        kind = part["kind"]
     rows = np.flatnonzero(_MASK[kind] & (part["seq_id"] >= 0))
     new = np.stack([part[name][rows] for name in _NAMES] + [np.zeros(len(rows))]).astype(np.int32)
     entries, at = np.concatenate([held, new], axis=1), np.append(np.full(held.shape[1], -1), rows)

@@ -56,6 +56,11 @@ _FIELDS: tuple[tuple[str, str, int], ...] = (
 BLOCK_BYTES = sum(np.dtype(dtype).itemsize for _, dtype, _ in _FIELDS)
 
 
+def begun_anew(kind: npt.NDArray[Any], aux: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The rows at which another writer went on with the trace: pool, lives and names are new from there on."""
+    return np.flatnonzero((kind == Kind.GAP) & (aux <= 0))
+
+
 class BlockFold:
     """Blocks `first` .. `first + count - 1` after some rows; all free and never handed out before any.
 
@@ -93,7 +98,7 @@ class BlockFold:
 
     def apply(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Fold in a run of rows: FOLD_COLUMNS, in seq order."""
-        kind, block = columns["kind"], columns["block"]
+        kind = columns["kind"]
         sized = np.flatnonzero((kind == Kind.GROW) | (kind == Kind.SHRINK))
         for size in columns["aux"][sized].tolist():
             if not 0 <= size <= MAX_BLOCKS:  # damaged or made up
@@ -101,6 +106,13 @@ class BlockFold:
             self.size = size
             if self._bound is None:
                 self._grow(self.size - self.first)
+        anew = begun_anew(kind, columns["aux"])
+        if len(anew):
+            for name, _, default in _FIELDS:
+                getattr(self, name).fill(default)
+            columns = {name: columns[name][int(anew[-1]) :] for name in FOLD_COLUMNS}
+            kind = columns["kind"]
+        block = columns["block"]
         rows = np.flatnonzero(BLOCK_MASK[kind] & (block >= self.first) & (block < self.first + len(self)))
         if not len(rows):
             return

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from kvscope.traces.fold import BLOCK_BYTES, BlockFold
 log = logging.getLogger(__name__)
 
 KEY_ROWS = 1 << 17
+STALE_S = 60.0  # a file half written for so long was left behind
 MAX_BYTES = 1 << 27  # of all keyframes in memory: they then lie further apart
 MAGIC = b"KVSKEYS1"
 _HEAD = struct.Struct("<8sIII")
@@ -107,8 +109,15 @@ def load_keyframes(data: bytes, key: int, rows: int, keys: Keyframes) -> bool:
 def save_keyframes(path: Path, data: bytes) -> bool:
     """Put the file beside the trace in one step; False where the folder cannot be written, which costs time only."""
     temporary = path.with_name(f"{path.name}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(temporary, flags, 0o644)
+        except FileExistsError:
+            if time.time() - temporary.lstat().st_mtime < STALE_S:
+                raise  # another process is writing it
+            temporary.unlink()  # it was killed while it did
+            fd = os.open(temporary, flags, 0o644)
     except OSError as error:
         log.debug("keyframes are not kept: %s", error)
         return False

@@ -35,7 +35,7 @@ from kvscope.traces.losses import Losses, as_members, close_streams, losses_of
 from kvscope.traces.manifest import finish_manifest, write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
-from kvscope.traces.retention import Kept, Retention
+from kvscope.traces.retention import Kept, retention_of
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
 from kvscope.traces.sheet import SheetWriter
@@ -102,15 +102,13 @@ class Recorder(SheetWriter):
             raise UsageError(f"seal_rows is 1 to {min(MAX_BATCH_ROWS, hot_rows // 2)}, got {seal_rows}")
         super().__init__(record, clock)
         self.path = Path(path)
-        limited = max_bytes is not None or max_age_s is not None
-        self._retention = Retention(self.path, pool.num_blocks, max_bytes, max_age_s) if limited else None
+        self._retention = retention_of(self.path, pool.num_blocks, max_bytes, max_age_s)
         self.pool = pool
         self.dropped = 0
         self._unmarked, self._lost_before = 0, Losses()  # dropped since the last GAP row; of the writer before
         self._seal_rows = seal_rows
         self._seal_after_s = seal_after_s
         self._sealed = 0  # rows below are in segments
-        # `_sealing`: rows below are in segments, or being written there: their details come too late
         self._retry_at = 0.0  # no sealing before this time (time.monotonic), after a failed write
         self._closed = False
         self._owner = os.getpid()
@@ -133,6 +131,8 @@ class Recorder(SheetWriter):
         left = take_over(self.path, pool, pwrite) if resume and (self.path / MANIFEST).exists() else None
         if left is not None:
             self._continue(left)
+            if self._retention is not None:
+                self._retention.take_over()
         limits = (None, None) if self._retention is None else self._retention.segment_limits
         with claim_folder(self.path, overwrite) if left is None else kept_folder(self.path):
             write_manifest(self.path, self._manifest)

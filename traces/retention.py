@@ -9,6 +9,7 @@ Nothing here raises into the engine; what fails is tried again when the next seg
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from kvscope.errors import UsageError
 from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
-from kvscope.traces.folder import BASE
+from kvscope.traces.folder import BASE, segments_in
 from kvscope.traces.keyframes import save_keyframes
 from kvscope.traces.place import FolderPlace, Place
 from kvscope.traces.segment import SegmentReader
@@ -69,6 +70,24 @@ class Retention:
         """(bytes, ns) at which a segment is full."""
         return self.segment_bytes, self.segment_ns
 
+    def take_over(self) -> None:
+        """Segments that writers before have left count as well, and what they let go stays known.
+
+        A writer that was killed while it let one go has left the rows without their index: they go now.
+        """
+        (self._place.path / f"{BASE}.new").unlink(missing_ok=True)  # half written by one that was killed
+        base, end = load_base(self._place), -1
+        if base is not None:
+            end, self._fold = base
+        for name in segments_in(os.listdir(self._place.path)):
+            batches = SegmentReader(self._place, name).poll()
+            gone = batches[-1].first_seq + batches[-1].rows <= end if batches else not self._kept and base is not None
+            if gone:
+                self._remove(name)
+            else:
+                t_last = batches[-1].t_last if batches else 0
+                self._kept.append(Kept(name, self._place.size(name + ".arrows"), t_last))
+
     def finished(self, segment: Kept, now_ns: int) -> None:
         """A segment is full: let the oldest ones go while there is too much."""
         self._kept.append(segment)
@@ -89,13 +108,22 @@ class Retention:
             end = fold_segment(self._place, segment.name, fold)
             if end is not None and not save_keyframes(self._place.path / BASE, dump_base(end, fold)):
                 return False
-            for ending in (".index", ".arrows"):
-                (self._place.path / (segment.name + ending)).unlink(missing_ok=True)
+            self._remove(segment.name)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
             log.warning("trace: %s keeps its oldest segment: %s", self._place.path, error)
             return False
         self._fold = fold
         return True
+
+    def _remove(self, name: str) -> None:
+        for ending in (".index", ".arrows"):
+            (self._place.path / (name + ending)).unlink(missing_ok=True)
+
+
+def retention_of(folder: Path, num_blocks: int, max_bytes: int | None, max_age_s: float | None) -> Retention | None:
+    """What keeps to these limits; None where there is none."""
+    limited = max_bytes is not None or max_age_s is not None
+    return Retention(folder, num_blocks, max_bytes, max_age_s) if limited else None
 
 
 def fold_segment(place: Place, name: str, fold: BlockFold) -> int | None:

@@ -83,7 +83,7 @@ class RowRing(Origins):
         super().__init__(record, clock)
         self.clipped = 0  # rows with a value that its column could not hold
         self._next = 0  # the next row's seq
-        self._sealing = 0  # the marks of rows below may be taken away
+        self._sealing = 0  # rows below are in segments, or on their way: too late for details, and marks may go
         self._limit = 0  # rows from here on need `_make_room` first
         self._mask = 0  # capacity - 1; a power of two
         self._buffer: Any = None

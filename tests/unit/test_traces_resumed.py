@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvscope.errors import TraceError
+from kvscope.engine.block_manager import BlockManager
+from kvscope.engine.steps import Scheduled
+from kvscope.errors import OutOfBlocks, TraceError
 from kvscope.inspector.findings import check
-from kvscope.traces import Kind, PoolFacts, Recorder, open_trace
+from kvscope.inspector.following import Follower
+from kvscope.inspector.measures import series
+from kvscope.inspector.overview import overview
+from kvscope.inspector.state import holders, sequence_blocks, state_at, tables_at
+from kvscope.traces import EventSink, Kind, MemoryRecorder, PoolFacts, Recorder, open_trace, reader
+from kvscope.traces.reader import SETTLED_ROWS
 
 POOL = PoolFacts(num_blocks=64, block_size=16)
 SIZES = {"hot_rows": 256, "seal_rows": 64}
@@ -89,3 +98,105 @@ def test_what_cannot_be_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="there is one already"):
         Recorder(path, pool=POOL)
     assert len(open_trace(path).events) == 1
+
+
+def improvised(sink: EventSink, seed: int, rounds: int = 200) -> None:
+    """A run on a pool of 24 blocks that ends while sequences hold some."""
+    manager, rng, lengths = BlockManager(24, 4, sink=sink, hash_key=b"resumed"), random.Random(seed), dict[int, int]()
+    for number in range(rounds):
+        if len(lengths) < 4:
+            with contextlib.suppress(OutOfBlocks):
+                tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 20))]
+                lo = manager.admit(number, tokens)
+                manager.write(number, lo, len(tokens))
+                manager.begin_step([Scheduled(number, lo, len(tokens))])
+                manager.copies_done(manager.drain_copies())
+                manager.end_step()
+                lengths[number] = len(tokens)
+        elif rng.random() < 0.6:
+            manager.free(lengths.popitem()[0])
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MemoryRecorder]]:
+    """A trace with three writers, and the run of each by itself."""
+    path, alone = tmp_path_factory.mktemp("lives") / "a.kvtrace", []
+    for seed in range(3):
+        memory = MemoryRecorder(num_blocks=24, block_size=4)
+        improvised(memory, seed)
+        alone.append(memory)
+        with Recorder(path, pool=PoolFacts(24, 4), sealing="inline", resume=seed > 0) as sink:
+            improvised(sink, seed)
+    return path, alone
+
+
+@pytest.mark.parametrize("limit", [SETTLED_ROWS, 100])
+def test_every_writer_begins_with_a_pool_of_its_own(
+    lives: tuple[Path, list[MemoryRecorder]], monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    path, alone = lives
+    monkeypatch.setattr(reader, "SETTLED_ROWS", limit)
+    trace = open_trace(path)
+    assert trace.long == (limit == 100)
+    starts = np.flatnonzero(trace.events["kind"] == Kind.GAP).tolist()
+    curves = overview(trace, 10**6, slots=True).curves
+    for number, (memory, first) in enumerate(zip(alone, [0, *(row + 1 for row in starts)], strict=True)):
+        count, mine = len(memory.events), series(memory)
+        for name in ("free", "cached", "held_blocks", "table_entries", "filled_slots", "lost_blocks"):
+            np.testing.assert_array_equal(curves[name].last[first : first + count], getattr(mine, name), err_msg=name)
+        assert curves["free"].last[first - 1] == 24 or not number
+        for seq in {0, count // 2, count - 1}:
+            mine_then, then = state_at(memory, seq), state_at(trace, first + seq)
+            for name in ("state", "gen", "entries", "leases", "fill", "published", "writing"):
+                np.testing.assert_array_equal(getattr(then, name), getattr(mine_then, name), err_msg=name)
+            assert tables_at(trace, first + seq) == tables_at(memory, seq)
+            for block in range(24):
+                found = [(h.seq_id, h.lblock, h.gen, h.since_seq - first) for h in holders(trace, block, first + seq)]
+                assert found == [(h.seq_id, h.lblock, h.gen, h.since_seq) for h in holders(memory, block, seq)]
+            for seq_id in tables_at(memory, seq):
+                assert sequence_blocks(trace, seq_id, first + seq) == sequence_blocks(memory, seq_id, seq)
+    if not trace.long:
+        whole = series(trace)
+        np.testing.assert_array_equal(whole.free, curves["free"].last)
+    moment = Follower(trace).look()
+    assert moment.now("free") == series(alone[-1]).free[-1]
+    np.testing.assert_array_equal(moment.pool.state, state_at(alone[-1], 10**9).state)
+
+
+def test_a_correct_engine_is_clean_whoever_went_on(lives: tuple[Path, list[MemoryRecorder]]) -> None:
+    path, alone = lives
+    found = check(open_trace(path))
+    assert found.findings == ()
+    assert [check(memory).findings for memory in alone] == [(), (), ()]
+
+
+def test_limits_count_what_writers_before_have_left(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.kvtrace", 0
+    pool = PoolFacts(24, 4)
+    for seed in range(12):
+        with Recorder(path, pool=pool, sealing="inline", resume=seed > 0, max_bytes=1 << 16, seal_rows=250) as sink:
+            improvised(sink, seed, 800)
+        if seed == 5:  # killed while it replaced the base
+            (path / "base.bin.new").write_bytes(b"half")
+        trace = open_trace(path)
+        assert sum(file.stat().st_size for file in path.glob("events-*.arrows")) <= 3 << 15
+        assert trace.gaps in ([], [(0, trace.let_go)]), "whole segments go, the oldest first"
+        rows = max(rows, trace.let_go)
+    assert rows > 0
+    assert check(open_trace(path)).findings == ()
+
+
+def test_rows_whose_index_was_let_go_already_go_too(tmp_path: Path) -> None:
+    path, pool = tmp_path / "a.kvtrace", PoolFacts(24, 4)
+    options = {"sealing": "inline", "max_bytes": 1 << 16, "seal_rows": 250}
+    with Recorder(path, pool=pool, **options) as sink:
+        for seed in range(40):
+            improvised(sink, seed)
+    left = min(path.glob("events-*.arrows"))
+    stale = path / "events-00000.arrows"
+    assert not stale.exists()
+    stale.write_bytes(left.read_bytes())  # the index went, then the writer was killed
+    with Recorder(path, pool=pool, resume=True, **options) as sink:
+        improvised(sink, 99)
+    assert not stale.exists()
+    assert [line for line in open_trace(path).warnings if "let go" not in line] == []
