@@ -230,12 +230,18 @@ class BlockManager(Elastic, Swapping, Stepping):
                 if details:
                     self._sink.detail(seq, details)
 
-    def report(self, kind: Kind, reason: Reason, *, block: int = -1, gen: int = -1, fill: int = -1, seq_id: int = -1,
-               lblock: int = -1, aux: int = 0, details: Sequence[int] = ()) -> None:  # fmt: skip
-        """Record what a checker beside the tensors compared (CHECK), or found (MISMATCH); changes nothing."""
+    def report(
+        self, kind: Kind, reason: Reason, *, block: int = -1, gen: int = -1, fill: int = -1, seq_id: int = -1,
+        lblock: int = -1, aux: int = 0, details: Sequence[int] = (), step: int | None = None,
+    ) -> None:  # fmt: skip
+        """Record what a checker beside the tensors compared (CHECK), or found (MISMATCH); changes nothing.
+
+        Args:
+            step: the open step that was looked at; the last one begun if None.
+        """
         if self._sink is not None:
             with self._lock:
-                self._begin()
+                self._begin(ahead=0 if step is None else step - self._steps.number)
                 seq = self._emit(kind, reason, block, gen, fill=fill, seq_id=seq_id, lblock=lblock, aux=aux)
                 if details:
                     self._sink.detail(seq, details)

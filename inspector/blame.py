@@ -19,6 +19,9 @@ from kvscope.traces.schema import Kind
 # counts, frees, hand-outs, evictions, publications. A write or a read that goes wrong is where it shows.
 _ROOTS = frozenset({"KV003", "KV004", "KV007", "KV011", "KV012", "KV013", "KV014", "KV016", "KV017", "KV020"})
 
+# What puts a block on the free list that should not be there, so that it is handed out while it is held.
+_FREES = frozenset({"KV003", "KV004", "KV012", "KV017", "KV020"})
+
 
 class Cause(NamedTuple):
     """The event that should have been another, and the first finding of each kind that followed from it."""
@@ -32,18 +35,37 @@ def cause_of(trace: Frozen, result: CheckResult, foreign: Foreign) -> Cause | No
     near = _nearest(trace, result, foreign)
     if near is None:
         return None
+    if foreign.found >= 0 and near.gen != trace.events["gen"][foreign.found]:
+        # It happened, perhaps again and again, before the block was handed out anew: what counts is the first time.
+        same = (near.code, near.block, near.gen, near.seq_id)
+        near = next(f for f in result.findings if (f.code, f.block, f.gen, f.seq_id) == same)
     block = foreign.slot // trace.block_size
-    if near.block != block:
+    if near.block != block or block < 0:
         return Cause(near, ())
     reader, first = int(trace.events["seq_id"][foreign.row]), _seq(trace, foreign.expected)
-    held, until = _life_held(trace, foreign, reader), _step_over(trace, foreign.row)
-    here = [f for f in result.findings if f.block == block and f.gen >= held and f.seq <= until and f.code != "KV023"]
+    (held, entered), until = _life_held(trace, foreign, reader), _step_over(trace, foreign.row)
+    here = [
+        f for f in result.findings
+        if f.block == block and (f.gen >= held or f.seq >= entered) and f.seq <= until and f.code != "KV023"
+    ]  # fmt: skip
     root = next((f for f in here if f.code in _ROOTS and f.seq < near.seq and f.seq != first), near)
+    root = _freed_before(result, root)
     followed: dict[str, Finding] = {}
     for finding in here:
         if finding.seq > root.seq and finding.code != root.code:
             followed.setdefault(finding.code, finding)
     return Cause(root, tuple(followed.values()))
+
+
+def _freed_before(result: CheckResult, root: Finding) -> Finding:
+    """What is handed out twice was freed twice, or too early: in the life that was still held, or in the one before."""
+    if root.code != "KV014":
+        return root
+    freed = [
+        f for f in result.findings
+        if f.block == root.block and root.gen - 1 <= f.gen <= root.gen and f.seq < root.seq and f.code in _FREES
+    ]  # fmt: skip
+    return freed[0] if freed else root
 
 
 def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | None:
@@ -53,7 +75,7 @@ def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | 
     # What a checker saw of another reader is no cause of this read.
     here = [
         f for f in result.findings
-        if f.block == block and f.seq <= read and (f.code != "KV023" or f.seq_id == reader)
+        if f.block == block >= 0 and f.seq <= read and (f.code != "KV023" or f.seq_id == reader)
     ]  # fmt: skip
     right = _seq(trace, foreign.expected)  # the write that should be there
     over = _step_over(trace, foreign.row)
@@ -61,6 +83,7 @@ def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | 
     known = foreign.found >= 0
     writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
     for chosen in (
+        [f for f in result.findings if f.seq == read and f.code == "KV022"] if block < 0 else [],
         [f for f in here if known and f.seq == _seq(trace, foreign.found)],
         [f for f in here if f.seq < read and f.seq != right][-1:],
         [f for f in here if f.seq != right][-1:],
@@ -68,24 +91,34 @@ def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | 
         [f for f in there if f.seq_id == reader],
         here[-1:],
         there[:1],
-        [f for f in result.findings if f.block == block and f.seq <= over],
+        [f for f in result.findings if f.block == block >= 0 and f.seq <= over],
     ):
         if chosen:
             return chosen[0]
     return None
 
 
-def _life_held(trace: Frozen, foreign: Foreign, reader: int) -> int:
-    """The life of the block that the reader read through: what became of earlier ones is no matter of its.
+def _life_held(trace: Frozen, foreign: Foreign, reader: int) -> tuple[int, int]:
+    """The life of the block that the reader read through, and the event that gave it; earlier ones do not matter.
 
-    It may hold the block a second time, at another place of its table, where it was handed its own block again.
+    It may hold the block a second time, at another place of its table. Where it held that before, it was handed its own
+    block again, and what did that lies in the life that it held first.
     """
     before, block = trace.events[: foreign.row], foreign.slot // trace.block_size
-    entered = np.isin(before["kind"], (Kind.ALLOC, Kind.SHARE, Kind.HIT)) & (before["seq_id"] == reader)
-    rows = np.flatnonzero(entered & (before["block"] == block))
+    mine = (before["block"] == block) & (before["seq_id"] == reader)
+    rows = np.flatnonzero(mine & np.isin(before["kind"], (Kind.ALLOC, Kind.SHARE, Kind.HIT)))
     there = rows[before["lblock"][rows] == foreign.position // trace.block_size]
     chosen = there if len(there) else rows
-    return int(before["gen"][chosen[-1]]) if len(chosen) else -1
+    if not len(chosen):
+        return -1, int(trace.seqs[foreign.row])
+    at = int(chosen[-1])
+    released = np.flatnonzero(mine & (before["kind"] == Kind.RELEASE))
+    for row in rows[rows < at].tolist():
+        ends = released[(released > row) & (before["lblock"][released] == before["lblock"][row])]
+        if not len(ends) or ends[0] > at:
+            at = row
+            break
+    return int(before["gen"][at]), int(trace.seqs[at])
 
 
 def _step_over(trace: Frozen, row: int) -> int:

@@ -21,7 +21,7 @@ from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
 from kvscope.inspector.story import tell
 from kvscope.inspector.tokens import Makers
 from kvscope.inspector.units import counted
-from kvscope.traces.schema import Kind, Reason, unpack_range
+from kvscope.traces.schema import Kind, unpack_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,15 @@ def explain(
     names = Names(trace.facts)
     seq_ids = find_request(trace, names, request)
     found = result if result is not None else check(trace)
-    reads = reads_of(trace)
+    reads = reads_of(trace, found)
     context = _Context(trace, names, found, reads, seq_ids, token)
     if token is not None:
         context.check_token()
-    damages = reads.of(seq_ids)
-    return context.damaged(damages) if damages else context.clean()
+    if damages := reads.of(seq_ids):
+        return context.damaged(damages)
+    if (alike := reads_of(trace, found, alike=True)).of(seq_ids):
+        return _Context(trace, names, found, alike, seq_ids, token).damaged(alike.of(seq_ids), same_prefix=True)
+    return context.clean()
 
 
 class _Context:
@@ -188,7 +191,7 @@ class _Context:
 
     # -- verdicts -----------------------------------------------------------------------------------------------
 
-    def damaged(self, damages: list[Damage]) -> Explanation:
+    def damaged(self, damages: list[Damage], *, same_prefix: bool = False) -> Explanation:
         damage = damages[0]
         tainted = [each for s in self.seq_ids for each in self.tainted_tokens(s).items()]
         tokens = {token for token, _ in tainted}
@@ -215,20 +218,8 @@ class _Context:
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
             made=self.made(),
             lost=self.lost,
-            same_prefix=self.same_prefix([*damages, source]),
+            same_prefix=same_prefix,
         )  # fmt: skip
-
-    def same_prefix(self, damages: list[Damage]) -> bool:
-        """Whether a checker beside the tensors compared all these steps, and no read of these sequences was wrong."""
-        events = self.trace.events
-        told = events[events["reason"] == Reason.PROVENANCE]
-        compared = told["step"][(told["kind"] == Kind.CHECK) & (told["aux"] > 0)]
-        wrong = told["seq_id"][told["kind"] == Kind.MISMATCH]
-        steps = [events["step"][damage.steps] for damage in damages]
-        return bool(
-            np.isin(np.concatenate(steps), compared).all()
-            and not np.isin([damage.seq_id for damage in damages], wrong).any()
-        )
 
     def step_of(self, row: int) -> tuple[int, int]:
         """The step of a SCHED row, and its number."""
@@ -270,15 +261,15 @@ class _Context:
     def bad_read(self, foreign: Foreign) -> BadRead:
         """The first wrong position of a step, in words of the trace."""
         events, size = self.trace.events, self.trace.block_size
-        block, seq = foreign.slot // size, row_seq(self.trace, foreign.row)
-        rows = np.flatnonzero((events["block"][: foreign.row] == block) & (events["gen"][: foreign.row] >= 0))
+        block, seq = max(foreign.slot // size, -1), row_seq(self.trace, foreign.row)
+        here = (events["block"][: foreign.row] == block) & (events["gen"][: foreign.row] >= 0)
         return BadRead(
             seq=seq,
             step=int(events["step"][foreign.row]),
             position=foreign.position,
             block=block,
-            gen=int(events["gen"][rows].max(initial=-1)),
-            slot=foreign.slot % size,
+            gen=int(events["gen"][: foreign.row][here].max(initial=-1)),
+            slot=foreign.slot % size if foreign.slot >= 0 else foreign.position % size,
             count=foreign.count,
             found=self.write(foreign.found),
             expected=self.write(foreign.expected),

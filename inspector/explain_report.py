@@ -131,7 +131,7 @@ def _tainted(made: TokenStep) -> list[str]:
         return [f"    it is tainted: its step read what {wrote} in a step that had read foreign KV"]
     if read is None:
         return ["    it is not tainted: its step read what was written for it"]
-    where = f"position {read.position}, {life(read.block, read.gen)}[{read.slot}]"
+    where = f"position {read.position}, {_where(read)}"
     held = f"{_count(read.count, 'position')} of these held foreign KV, the first of them {where}"
     if read.count == 1:
         held = f"1 of these positions held foreign KV: {where}"
@@ -146,10 +146,14 @@ def _read(told: Explanation, read: BadRead) -> list[str]:
     return [
         *whose,
         f"{_came_out(told, read)}:",
-        f"    position {read.position} lies in {life(read.block, read.gen)}[{read.slot}]",
+        f"    position {read.position} lies in {_where(read)}",
         f"    it holds   {_write(read.found)}",
         f"    it should  {_write(read.expected, own=True)}",
     ]  # fmt: skip
+
+
+def _where(read: BadRead) -> str:
+    return f"{life(read.block, read.gen)}[{read.slot}]" if read.block >= 0 else "no block any more"
 
 
 def _came_out(told: Explanation, read: BadRead) -> str:

@@ -20,21 +20,24 @@ def tell_checked(
     expected: Expected,
     *,
     wrong: int | None = None,
+    step: int | None = None,
 ) -> None:
     """Record that the slots of these sequences were compared, and what was found that is to be told.
 
     Args:
         wrong: how many sequences read wrong, those told before included; all that are found if None.
+        step: the open step that was looked at; the last one begun if None.
     """
     told = list(found)
     size, gen = manager.block_size, manager.pool.gen
     count = len(told) if wrong is None else wrong
-    manager.report(Kind.CHECK, Reason.PROVENANCE, fill=count, lblock=sequences, aux=slots)
+    manager.report(Kind.CHECK, Reason.PROVENANCE, fill=count, lblock=sequences, aux=slots, step=step)
     for one in told:
         block = one.slot // size
         owner, tokens = expected.owner(one.found)
+        life = int(gen[block]) if block >= 0 else -1
         manager.report(
-            Kind.MISMATCH, Reason.PROVENANCE, block=block, gen=int(gen[block]), fill=one.slot % size,
+            Kind.MISMATCH, Reason.PROVENANCE, block=block, gen=life, fill=one.slot % size,
             seq_id=one.seq_id, lblock=one.position // size, aux=one.position,
-            details=(one.expected, one.found, one.writer, one.step, owner, tokens),
+            details=(one.expected, one.found, one.writer, one.step, owner, tokens), step=step,
         )  # fmt: skip

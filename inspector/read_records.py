@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from kvscope.inspector.source import IntArray
 
 NEVER = -1  # no write: nothing was written here, as far as the trace tells
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
+GIVEN_BACK = -2  # a slot, not a write: the position's block was given back, and the table has no other for it
+NOWHERE = -3  # the same of what was written to a block that there is not
 UNKNOWN = -3  # which write it is, or should be, lies in a part of the trace that is missing: nothing can be said
 
 
@@ -19,10 +22,27 @@ class Foreign:
 
     row: int  # of the SCHED event
     position: int
-    slot: int  # physical slot over the whole pool
+    slot: int  # physical slot over the whole pool; below 0 where the position lies in no block any more
     found: int  # row of the WRITE whose bytes are there, or NEVER
     expected: int  # row of the WRITE that should be there, NEVER or OTHER_PREFIX
     count: int  # positions of the step that are wrong
+
+
+@dataclass(slots=True, eq=False)
+class StepRead:
+    """What one sequence read in a step: position by position from `lo` on."""
+
+    row: int  # of the SCHED event
+    seq_id: int
+    lo: int
+    table_from: int  # the first position that its table has
+    slots: IntArray
+    counts_on: IntArray
+    writes: list[int]  # rows of the WRITEs that land with the step
+    found: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    wrong: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    odd: tuple[int, int] | None = None  # the logical block, and where the worker's row has it instead
+    told: Foreign | None = None  # what a checker beside the tensors found
 
 
 @dataclass(slots=True)
@@ -58,7 +78,14 @@ class Table:
     def __init__(self, counts_on: int = NEVER) -> None:
         self.slots: IntArray = np.full(64, -1, dtype=np.int64)
         self.counts_on: IntArray = np.full(64, counts_on, dtype=np.int64)
+        self.entries: dict[int, tuple[int, int]] = {}  # logical block -> block, life
         self._counts_on = counts_on  # where nothing was said
+
+    def copy(self) -> Table:
+        """The table of a fork."""
+        made = Table(self._counts_on)
+        made.slots, made.counts_on, made.entries = self.slots.copy(), self.counts_on.copy(), dict(self.entries)
+        return made
 
     def reserve(self, end: int) -> None:
         if end > len(self.slots):

@@ -41,7 +41,7 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
 
 
 def prompt_lengths(trace: TraceLike, names: Names) -> dict[int, int]:
-    """Prompt tokens by sequence."""
+    """Prompt tokens by sequence; a fork that nobody told of has its parent's."""
     by_request = {
         int(f["request"]): int(f.get("prompt_tokens") or 0) for f in trace.facts if f.get("type") == "request"
     }
@@ -51,4 +51,8 @@ def prompt_lengths(trace: TraceLike, names: Names) -> dict[int, int]:
         request = names.request(seq_id)
         if request is not None and by_request.get(request):
             out[seq_id] = by_request[request]
+    forks = trace.events[trace.events["kind"] == Kind.FORK]
+    for child, parent in zip(forks["seq_id"].tolist(), forks["aux"].tolist(), strict=True):
+        if child not in out and parent in out:
+            out[child] = out[parent]
     return out

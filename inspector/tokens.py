@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.inspector.source import TraceLike
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.schema import Kind
 
 
 class Makers:
@@ -13,6 +13,7 @@ class Makers:
 
     A step makes a token where it reaches further than all steps of the sequence before: a chunk of a prompt makes
     none but the last, and what is computed again after a preemption makes none until it is behind what was there.
+    Tokens that are rolled back are made again.
 
     Args:
         prompts: prompt tokens by sequence.
@@ -25,12 +26,16 @@ class Makers:
         self.of: dict[int, dict[int, int]] = {}
         self._token: dict[int, int] = {}
         events, top = trace.events, dict[int, int]()
-        for row in np.flatnonzero(np.isin(events["kind"], (Kind.SCHED, Kind.FORK))).tolist():
+        for row in np.flatnonzero(np.isin(events["kind"], (Kind.SCHED, Kind.FORK, Kind.TRUNCATE))).tolist():
             seq_id, aux = int(events["seq_id"][row]), int(events["aux"][row])
             if events["kind"][row] == Kind.FORK:
                 self.of[seq_id], top[seq_id] = dict(self.of.get(aux, {})), top.get(aux, 0)
                 continue
-            reached = unpack_range(aux)[1]
+            if events["kind"][row] == Kind.TRUNCATE:
+                self._cut(seq_id, aux - prompts.get(seq_id, 0))
+                top[seq_id] = min(top.get(seq_id, 0), aux)
+                continue
+            reached = int(events["lblock"][row]) + int(events["fill"][row])
             if reached <= top.get(seq_id, 0):
                 continue
             top[seq_id] = reached
@@ -38,6 +43,11 @@ class Makers:
             if token >= 0:
                 self.of.setdefault(seq_id, {})[token] = row
                 self._token[row] = token
+
+    def _cut(self, seq_id: int, last: int) -> None:
+        """Tokens behind this one are dropped: what comes there is said anew."""
+        for token in [token for token in self.of.get(seq_id, {}) if token > last]:
+            del self.of[seq_id][token]
 
     def token_of(self, row: int) -> int | None:
         """The output token (from 0) that came out of a step; None where none did."""

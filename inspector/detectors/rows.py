@@ -6,6 +6,7 @@ from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixed
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.source import Names, joined, life
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, to_signed
 
 _MOST_TRIED = 200_000  # entries times lives that are tried to find the one that differs
@@ -47,7 +48,9 @@ class Table(Detector):
         elif row.seq_id not in self._wrong:
             self._wrong.add(row.seq_id)
             how = (
-                f"{length} blocks, by the events it has {have}" if length != have else f"{length} blocks, not the same"
+                f"{counted(length, 'block')}, by the events it has {have}"
+                if length != have
+                else f"{counted(length, 'block')}, not the same"
             )
             which, entry = self._which(sequence, length, have, digest, made)
             why = f"the worker's table of {self._names(row.seq_id)} has {how}: {which}"

@@ -19,7 +19,7 @@ class DoubleFree(BlockManager):
     def _release_tail(self, row: SequenceTable, keep: int, reason: Reason) -> None:
         first = row.blocks[0]
         super()._release_tail(row, keep, reason)
-        if keep == 0 and self.pool.state[first] == BlockState.FREE:
+        if keep == 0 and first >= 0 and self.pool.state[first] == BlockState.FREE:
             self.pool._to_free_list(first)
             self.pool._record(Kind.FREE, first, reason)
 

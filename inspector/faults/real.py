@@ -1,9 +1,8 @@
 """Planted faults on the real model: a short run that forks, shares, preempts and retries, with all layers looking on.
 
 Nine short requests over a pool that is too small for them: one with three samples, three behind one beginning, one of
-another tenant, and one that is aborted while its prompt is computed and asked again. `Truth` is the injector's own
-record of what the device was told to do: which prefix lies in each slot, by whose write of which step. It knows nothing
-of events or words, so that what is explained from a trace can be held against it.
+another tenant, and one that is aborted while its prompt is computed and asked again. `Truth` writes down beside it what
+the device was told to do, so that what is explained from a trace can be held against it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.engine import Engine, EngineConfig
@@ -22,6 +21,7 @@ from kvscope.engine.scheduler import SchedulerConfig
 from kvscope.engine.sequence import SamplingParams
 from kvscope.errors import KVScopeError
 from kvscope.inspector.content import ContentCheck
+from kvscope.inspector.faults.truth import DeviceTruth, Row
 from kvscope.inspector.provenance import Provenance
 from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace
 
@@ -52,79 +52,33 @@ REQUESTS = (
 )  # fmt: skip
 
 
-class Cell(NamedTuple):
-    """What a slot holds: whose write, in which step, of which prefix."""
-
-    seq_id: int
-    step: int
-    prefix: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FirstWrong:
-    """The first step of a sequence that read another prefix than its own."""
-
-    seq_id: int
-    step: int
-    position: int
-    block: int
-    slot: int
-    found: Cell | None  # None: nothing was ever written there
-    token: int | None  # the output token that came out of that step, from 0; None: a part of the prompt
-
-
-class Truth(EngineHook):
-    """Every slot of the device as the engine's own orders make it; in plain dictionaries."""
+class Truth(EngineHook, DeviceTruth):
+    """`DeviceTruth` of an engine, told by the engine's own orders."""
 
     def __init__(self, engine: Engine) -> None:
-        self.manager, self.size = engine.manager, engine.manager.block_size
-        self.slots: dict[int, Cell] = {}
-        self.host: dict[int, dict[int, Cell]] = {}
-        self.first: dict[int, FirstWrong] = {}
+        DeviceTruth.__init__(self, engine.manager.block_size)
+        self.manager = engine.manager
         engine.watch(self)
 
     def on_copy(self, copies: Sequence[Copy]) -> None:
         for copy in copies:
-            for slot in range(copy.slots):
-                self._move(copy.source * self.size + slot, copy.target * self.size + slot)
+            self.copy(copy.source, copy.target, copy.slots)
 
     def on_swap(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
-            for block, slot in zip(swap.blocks, swap.slots, strict=True):
-                places = range(block * self.size, (block + 1) * self.size)
-                if swap.out:
-                    self.host[slot] = {p - places.start: self.slots[p] for p in places if p in self.slots}
-                else:
-                    for place in places:
-                        self.slots.pop(place, None)
-                    self.slots |= {places.start + offset: cell for offset, cell in self.host.get(slot, {}).items()}
-
-    def _move(self, source: int, target: int) -> None:
-        self.slots.pop(target, None)
-        if source in self.slots:
-            self.slots[target] = self.slots[source]
+            self.swap(swap.blocks, swap.slots, out=swap.out)
 
     def before_attention(self, plan: StepPlan, inputs: StepInputs) -> None:
-        step, tables = self.manager.step_number(), inputs.tables.tolist()
-        own = []
-        for (sequence, row), table in zip(zip(plan.sequences, plan.rows, strict=True), tables, strict=True):
-            extras, tokens = sequence.request.extras, sequence.tokens
-            own.append([(extras, *tokens[: p + 1]) for p in range(row.hi)])
-            for p in range(row.lo, row.hi):
-                self.slots[table[p // self.size] * self.size + p % self.size] = Cell(row.seq_id, step, own[-1][p])
-        for (sequence, row), table, prefixes in zip(
-            zip(plan.sequences, plan.rows, strict=True), tables, own, strict=True
-        ):
-            for p in range(row.hi):
-                slot = table[p // self.size] * self.size + p % self.size
-                cell = self.slots.get(slot)
-                if cell is not None and cell.prefix == prefixes[p]:
-                    continue
-                last = row.hi == len(sequence.tokens)  # else a chunk of what is computed, perhaps again
-                token = row.hi - len(sequence.request.prompt) if last else None
-                wrong = FirstWrong(row.seq_id, step, p, slot // self.size, slot % self.size, cell, token)
-                self.first.setdefault(row.seq_id, wrong)
-                break
+        rows = []
+        for sequence, item, table in zip(plan.sequences, plan.rows, inputs.tables.tolist(), strict=True):
+            tokens, extras = sequence.tokens, sequence.request.extras
+            slots = [table[p // self.size] * self.size + p % self.size for p in range(item.hi)]
+            writes = [(p, slots[p]) for p in range(item.lo, item.hi)]
+            prefixes = [(extras, *tokens[: p + 1]) for p in range(item.hi)]
+            rows.append(
+                Row(item.seq_id, item.lo, item.hi, 0, writes, slots, prefixes, len(sequence.request.prompt))
+            )  # fmt: skip
+        self.step(self.manager.step_number(), rows)
 
 
 @dataclass

@@ -21,11 +21,14 @@ from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import Copy
 from kvscope.engine.windows import first_needed
 from kvscope.errors import OutOfBlocks
+from kvscope.inspector.faults.device import OtherDevice
+from kvscope.inspector.faults.truth import DeviceTruth, Prefix, Row
 from kvscope.inspector.provenance_rows import tell_checked
 from kvscope.inspector.shadow_words import Expected, IntArray, Reading, SlotWords
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason
 
+NO_WORD = -1  # of a position that has no token
 ManagerFactory = Callable[..., BlockManager]
 
 
@@ -37,6 +40,8 @@ class _Open:
     rows: list[Scheduled]
     tables: list[IntArray]
     words: list[IntArray]
+    prefixes: list[list[Prefix]]
+    ends: list[int]  # of what each row attends to
     copies: list[Copy]
 
 
@@ -48,6 +53,10 @@ class Stage:
         num_blocks, block_size, host_blocks: geometry.
         window: positions that attention sees; 0 = all.
         max_blocks: that there is memory for; 0 = nobody says.
+
+    Attributes:
+        truth: what the device did, as it was ordered to.
+        tells: whether what the shadow words show is written into the trace; else that has the ledger alone.
     """
 
     def __init__(
@@ -62,10 +71,12 @@ class Stage:
             hash_key=b"stage",
             **({"host_blocks": host_blocks} if host_blocks else {}),
         )
-        self.window, self.swaps = window, host_blocks
+        self.window, self.swaps, self.tells = window, host_blocks, True
         self.words, self.expected = SlotWords(num_blocks, block_size), Expected()
+        self.truth = DeviceTruth(block_size)
         self.tokens: dict[int, list[int]] = {}
         self.extras: dict[int, Extras] = {}
+        self.prompts: dict[int, int] = {}  # tokens
         self.refused = self.wrong = 0
         self.waiting: dict[int, int] = {}  # first position that no step has taken yet
         self.parked: dict[int, int] = {}
@@ -89,6 +100,7 @@ class Stage:
             self.sink.fact({"type": "request", "request": self._requests, "name": f"r{seq_id}", "seq_ids": [seq_id],
                             "prompt_tokens": len(tokens), "max_tokens": 64, "samples": 1})  # fmt: skip
             self._requests += 1
+            self.prompts[seq_id] = len(tokens)
         try:
             cached = self.manager.admit(seq_id, tokens, extras or self.extras.get(seq_id, ()), resumed=again)
         except OutOfBlocks:
@@ -117,9 +129,12 @@ class Stage:
         """A second sample of the same prompt."""
         self.manager.fork(parent, child)
         self.tokens[child], self.extras[child] = list(self.tokens[parent]), self.extras[parent]
+        self.prompts[child] = self.prompts[parent]
+        self.truth.fork(parent, child)
 
     def cut(self, seq_id: int, length: int) -> None:
         """A rollback to the first `length` tokens."""
+        self.truth.cut(seq_id, length)
         self.manager.truncate(seq_id, length)
         del self.tokens[seq_id][length:]
         self.expected.cut(seq_id, length)
@@ -166,8 +181,11 @@ class Stage:
         def move(copies: Sequence[Copy]) -> None:
             for copy in copies:
                 self.words.copy(copy.source, copy.target, copy.slots)
+                self.truth.copy(copy.source, copy.target, copy.slots)
 
-        self.words.resize(self.manager.shrink(blocks, move=move))
+        left = self.manager.shrink(blocks, move=move)
+        self.words.resize(left)
+        self.truth.resize(left)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -185,33 +203,50 @@ class Stage:
             if seq_id in self.tokens and (not only or seq_id in only)
         ]
         number = self.manager.begin_step(rows)
-        tables = [self.manager.table(row.seq_id) for row in rows]
+        tables = [np.asarray(self.manager.table(row.seq_id), np.int64) for row in rows]
         words = [self.expected.of(r.seq_id, self.tokens[r.seq_id], r.hi, self.extras[r.seq_id]).copy() for r in rows]
+        prefixes = [[(self.extras[r.seq_id], *self.tokens[r.seq_id][: p + 1]) for p in range(r.hi)] for r in rows]
         copies = self.manager.drain_copies()
-        self.open.append(_Open(number, rows, [np.asarray(t, np.int64) for t in tables], words, copies))
+        other = self.manager if isinstance(self.manager, OtherDevice) else None
+        ends = [other.device_end(row.seq_id, row.hi) if other else row.hi for row in rows]
+        self.open.append(_Open(number, rows, tables, words, prefixes, ends, copies))
         for row in rows:
             del self.waiting[row.seq_id]
 
     def finish(self) -> None:
         """The oldest open step completes on the device."""
         step = self.open.popleft()
-        size = self.manager.block_size
         for copy in step.copies:
             self.words.copy(copy.source, copy.target, copy.slots)
+            self.truth.copy(copy.source, copy.target, copy.slots)
         self.manager.copies_done(step.copies)
-        for row, table, words in zip(step.rows, step.tables, step.words, strict=True):
-            positions = np.arange(row.lo, row.hi)
-            slots = table[positions // size] * size + positions % size
-            self.words.write(slots, words[row.lo :], np.full(len(slots), row.seq_id), step.number)
-        readings = [
-            Reading(row.seq_id, table, first_needed(row.lo, self.window or None), row.hi)
-            for row, table in zip(step.rows, step.tables, strict=True)
-        ]
-        slots_checked, wrong = self.words.check(readings, step.words)
+        rows = [self._row(*given) for given in zip(step.rows, step.tables, step.prefixes, step.ends, strict=True)]
+        for row, words in zip(rows, step.words, strict=True):
+            positions, slots = np.asarray(row.writes, np.int64).reshape(-1, 2).T
+            self.words.write(slots, words[positions], np.full(len(slots), row.seq_id), step.number)
+        self.truth.step(step.number, rows)
+        readings = [Reading(row.seq_id, table, row.first, row.first + len(row.reads))
+                    for row, table in zip(rows, step.tables, strict=True)]  # fmt: skip
+        expected = [np.append(words, np.full(max(0, reading.end - len(words)), NO_WORD))
+                    for words, reading in zip(step.words, readings, strict=True)]  # fmt: skip
+        slots_checked, wrong = self.words.check(readings, expected)
         self.wrong += len(wrong)
-        tell_checked(self.manager, slots_checked, len(readings), wrong, self.expected)
+        if self.tells:
+            tell_checked(self.manager, slots_checked, len(readings), wrong, self.expected, step=step.number)
         self.manager.end_step()
         self.run_swaps()
+
+    def _row(self, row: Scheduled, table: IntArray, prefixes: list[Prefix], end: int) -> Row:
+        """What the device does for a row: as its table says, or as a broken manager has it."""
+        size, own = self.manager.block_size, self.manager
+        first = first_needed(row.lo, self.window or None)
+        places = np.arange(end)
+        slots = (table[places // size] * size + places % size).tolist()
+        writes = [(p, slots[p]) for p in range(row.lo, row.hi)]
+        if isinstance(own, OtherDevice):
+            writes = own.device_writes(row.seq_id, writes)
+        writes = [(p, slot) for p, slot in writes if 0 <= slot < own.num_blocks * size]  # the rest is not the pool's
+        return Row(row.seq_id, row.lo, row.hi, first, writes, slots[first:], prefixes, self.prompts[row.seq_id])
 
     def step(self, *only: int) -> None:
         """A whole step."""
@@ -223,6 +258,7 @@ class Stage:
         swaps, self._decided = [*self._decided, *self.manager.drain_swaps()], []
         for swap in swaps:
             self.words.swap(swap.blocks, swap.slots, out=swap.out)
+            self.truth.swap(swap.blocks, swap.slots, out=swap.out)
         self.manager.swaps_done(swaps)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.pool import BlockPool
@@ -10,7 +11,8 @@ from kvscope.engine.prefix import Extras
 from kvscope.engine.steps import Scheduled
 from kvscope.engine.tables import SequenceTable
 from kvscope.inspector.faults.aliasing import OtherPool
-from kvscope.traces.schema import Kind, Reason
+from kvscope.inspector.faults.device import OtherDevice
+from kvscope.traces.schema import Kind, Reason, pack_range
 
 Row = tuple[list[int], list[int]]  # blocks, lives
 
@@ -121,24 +123,40 @@ class _ShiftedSlots(BlockPool):
     def write(self, block: int, slot_lo: int, slot_hi: int, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """The prompt is counted one token longer than it is."""
         shift = 1 if reason == Reason.DECODE else 0
+        landed, size = self.__dict__.setdefault("landed", {}), self.block_size
+        for slot in range(slot_lo, slot_hi):
+            landed[seq_id, lblock * size + slot] = block * size + slot + shift
         super().write(block, slot_lo + shift, slot_hi + shift, seq_id=seq_id, lblock=lblock, reason=reason)
 
 
-class SlotOffByOne(OtherPool):
+class SlotOffByOne(OtherPool, OtherDevice):
     """Decoded tokens are written one slot behind their own: behind the end of the block, now and then."""
 
     pool_class = _ShiftedSlots
 
+    def device_writes(self, seq_id: int, writes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        landed: dict[tuple[int, int], int] = self.pool.__dict__.get("landed", {})
+        return [(position, landed.get((seq_id, position), slot)) for position, slot in writes]
 
-class ReadsPastWritten(BlockManager):
+
+class ReadsPastWritten(OtherDevice):
     """A step attends to one position more than there is."""
 
-    def begin_step(self, scheduled: Iterable[Scheduled]) -> int:
-        rows = []
-        for item in scheduled:
-            room = len(self._known(item.seq_id).blocks) * self.block_size
-            rows.append(Scheduled(item.seq_id, item.lo, min(item.hi + 1, room)))
-        return super().begin_step(rows)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plain = False  # every row of a step is recorded by itself
+
+    def device_end(self, seq_id: int, end: int) -> int:
+        return min(end + 1, len(self._known(seq_id).blocks) * self.block_size)
+
+    def _record_schedule(self, rows: Sequence[Scheduled], tables: list[SequenceTable]) -> None:
+        assert self._sink is not None
+        for item, row in zip(rows, tables, strict=True):
+            attended = pack_range(row.first * self.block_size, self.device_end(item.seq_id, item.hi))
+            seq = self._emit(
+                Kind.SCHED, seq_id=item.seq_id, lblock=item.lo, fill=item.hi - item.lo, aux=attended
+            )  # fmt: skip
+            self._sink.detail(seq, (row.table_digest(), len(row.blocks)))
 
 
 class NoLookahead(BlockManager):
@@ -152,7 +170,7 @@ class NoLookahead(BlockManager):
         super()._extend(row, count, reason)
 
 
-class ForeignWrite(BlockManager):
+class ForeignWrite(OtherDevice):
     """The first write of a step goes through the table of the sequence that was scheduled before."""
 
     def _write(self, row: SequenceTable, lo: int, hi: int, reason: Reason) -> None:
@@ -163,3 +181,8 @@ class ForeignWrite(BlockManager):
         if other is not None and reason == Reason.DECODE and other.blocks:
             block = other.blocks[-1]
             self.pool.write(block, 0, 1, seq_id=row.seq_id, lblock=len(row.blocks) - 1, reason=reason)
+            at = (len(row.blocks) - 1) * self.block_size, block * self.block_size
+            self.__dict__.setdefault("_strayed", {}).setdefault(row.seq_id, []).append(at)
+
+    def device_writes(self, seq_id: int, writes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [*self.__dict__.get("_strayed", {}).pop(seq_id, []), *writes]

@@ -1,4 +1,4 @@
-"""The five ways to corrupt data, on the real model: garbled text, and `explain` names block, writer, step and token.
+"""Ways to corrupt data, on the real model: garbled text, and `explain` names block, writer, step and token.
 
 Held against `Truth`, which keeps what the device was told to do in dictionaries and knows nothing of the trace.
 """
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.model
 CORRUPTING = {
     "missing-copy": "KV006",
     "early-free": "KV007",
+    "free-ignores-count": "KV012",
     "double-allocation": "KV014",
     "stale-table": "KV018",
     "publish-at-admission": "KV016",
@@ -72,6 +73,8 @@ def test_explain_tells_the_truth_about_garbled_text(runs: Runs, clean: RealRun, 
     assert broken.truth.first
     result = check(broken.trace)
     assert FAULTS[name].code in {finding.code for finding in result.findings}
+    for seq_id in {int(seq_id) for seq_id in broken.trace.events["seq_id"] if seq_id >= 0} - set(broken.truth.harm):
+        assert explain(broken.trace, f"s{seq_id}", result=result).verdict == "clean"
     for wrong in broken.truth.first.values():
         told = explain(broken.trace, f"s{wrong.seq_id}", result=result)
         assert told.verdict == "damaged", (name, wrong)
@@ -80,12 +83,14 @@ def test_explain_tells_the_truth_about_garbled_text(runs: Runs, clean: RealRun, 
         assert told.read is not None
         assert told.cause.seq != told.read.expected.seq, "the write that should be there is no mistake"
         assert explanation_text(told, broken.trace)
-        assert {victim.seq_id for victim in told.victims} == set(broken.truth.first)
+        harm = broken.truth.harm
+        assert {victim.seq_id: victim.tokens for victim in told.victims} == {s: len(h.tokens) for s, h in harm.items()}
+        assert told.first_token == min(harm[wrong.seq_id].tokens, default=None)
         if told.through:
             continue  # it had read the KV of a damaged sequence before
         assert (told.read.step, told.read.position) == (wrong.step, wrong.position)
         assert (told.read.block, told.read.slot) == (wrong.block, wrong.slot)
-        assert told.first_token == wrong.token
+        assert told.read.token == wrong.token
         found = None if told.read.found.seq_id is None else (told.read.found.seq_id, told.read.found.step)
         assert found == (None if wrong.found is None else (wrong.found.seq_id, wrong.found.step))
 

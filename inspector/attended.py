@@ -1,0 +1,38 @@
+"""Which positions a step attends to, and in which steps a checker beside the tensors found the right prefix there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvscope.inspector.progress import reaches_back, window_of
+from kvscope.inspector.source import TraceLike
+from kvscope.traces.schema import Kind, Reason
+
+
+class Attended:
+    """What a trace says of the reads of its steps, beside their SCHED rows."""
+
+    def __init__(self, trace: TraceLike) -> None:
+        events = trace.events
+        self._window = window_of(trace.facts)
+        told = events[events["reason"] == Reason.PROVENANCE]
+        self._compared = frozenset(told["step"][(told["kind"] == Kind.CHECK) & (told["aux"] > 0)].tolist())
+        self._wrong: dict[int, int] = {}  # sequence -> the first step in which it read another prefix
+        self._rows: dict[tuple[int, int], int] = {}
+        for row in np.flatnonzero((events["kind"] == Kind.MISMATCH) & (events["reason"] == Reason.PROVENANCE)).tolist():
+            seq_id, step = int(events["seq_id"][row]), int(events["step"][row])
+            self._wrong[seq_id] = min(step, self._wrong.get(seq_id, step))
+            self._rows.setdefault((seq_id, step), row)
+
+    def start(self, first_written: int, read_from: int) -> int:
+        """The first position that a step attends to: further on than its table begins, or in front of that."""
+        back = reaches_back(first_written, read_from, self._window)
+        return back if back >= 0 else max(read_from, first_written - self._window + 1 if self._window else 0)
+
+    def mismatch(self, seq_id: int, step: int) -> int:
+        """The row that tells what the sequence read wrong in this step; -1 where there is none."""
+        return self._rows.get((seq_id, step), -1)
+
+    def right(self, seq_id: int, step: int) -> bool:
+        """Whether every slot that the sequence read in this step was compared, and held its own prefix."""
+        return step in self._compared and step < self._wrong.get(seq_id, step + 1)
