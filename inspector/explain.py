@@ -92,6 +92,7 @@ class Explanation:
     sample: str = ""  # the sample that was hit first
     first_token: int | None = None
     first_step: tuple[int, int] | None = None  # the step and the SCHED event that the first bad token came out of
+    first_sample: str = ""  # the sample whose token that is
     through: str = ""
     cause: Finding | None = None
     followed: tuple[Finding, ...] = ()  # the first finding of each kind that followed from the cause
@@ -101,6 +102,7 @@ class Explanation:
     touching: list[Finding] = field(default_factory=list)  # of these, on blocks that it held
     why_it_may_differ: list[str] = field(default_factory=list)
     made: list[TokenStep] = field(default_factory=list)  # the steps that made the token asked for, one per sample
+    beams: int = 0  # of the search that these sequences belong to; 0: they are samples
     lost: bool = False
     same_prefix: bool = False  # provenance compared these steps and found the right prefix in every slot
 
@@ -193,9 +195,9 @@ class _Context:
 
     def damaged(self, damages: list[Damage], *, same_prefix: bool = False) -> Explanation:
         damage = damages[0]
-        tainted = [each for s in self.seq_ids for each in self.tainted_tokens(s).items()]
-        tokens = {token for token, _ in tainted}
-        first = min(tainted, key=lambda each: (each[0], each[1]), default=None)
+        tainted = [(*each, s) for s in self.seq_ids for each in self.tainted_tokens(s).items()]
+        tokens = {token for token, _, _ in tainted}
+        first = min(tainted, default=None)
         verdict = "damaged" if self.token is None or self.token in tokens else "not-affected"
         source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
         blamed = cause_of(self.trace, self.result, source.first) if source.first is not None else None
@@ -210,6 +212,7 @@ class _Context:
             sample=self.names(damage.seq_id),
             first_token=first[0] if first is not None else None,
             first_step=self.step_of(first[1]) if first is not None else None,
+            first_sample=self.names(first[2]) if first is not None else "",
             through=self.names(damage.through) if damage.through >= 0 else "",
             cause=cause,
             followed=blamed.followed if blamed is not None else (),
@@ -217,6 +220,7 @@ class _Context:
             victims=self.victims(),
             elsewhere=[f for f in self.result.findings if cause is None or f.code != cause.code],
             made=self.made(),
+            beams=self.names.beams(self.seq_ids[0]),
             lost=self.lost,
             same_prefix=same_prefix,
         )  # fmt: skip
@@ -248,6 +252,7 @@ class _Context:
             touching=touching,
             why_it_may_differ=self.reasons(),
             made=self.made(),
+            beams=self.names.beams(self.seq_ids[0]),
             lost=self.lost,
         )
 

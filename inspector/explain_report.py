@@ -52,12 +52,14 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "trace": name,
         "request": told.request,
         "samples": told.samples,
+        "beams": told.beams or None,
         "verdict": told.verdict,
         "token": told.token,
         "steps": told.steps,
         "first_damaged": {
             "sample": told.sample,
             "token": told.first_token,
+            "token_sample": told.first_sample or None,
             "through": told.through or None,
             "step": told.first_step[0] if told.first_step else None,
             "seq": told.first_step[1] if told.first_step else None,
@@ -80,7 +82,9 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
 
 def _head(told: Explanation) -> list[str]:
     who = f"Request {told.request}"
-    if len(told.samples) > 1:
+    if len(told.samples) > 1 and told.beams:
+        who += f" (a search with {told.beams} beams, which were {told.request}/0 to {told.samples[-1]} in turn)"
+    elif len(told.samples) > 1:
         who += f" ({len(told.samples)} samples)"
     if told.verdict == "clean":
         verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
@@ -92,7 +96,7 @@ def _head(told: Explanation) -> list[str]:
     where = (
         "its prompt was computed from foreign KV"
         if told.first_token is None
-        else f"damaged from token {told.first_token} of its output on"
+        else f"damaged from token {told.first_token} of {_whose(told)} on"
     )
     if told.verdict == "not-affected":
         return [f"{who}: token {told.token} is not affected: its step read what was written for it.",
@@ -103,6 +107,11 @@ def _head(told: Explanation) -> list[str]:
     elif told.token is not None:
         lines.append(f"Token {told.token} is the first of these.")
     return lines
+
+
+def _whose(told: Explanation) -> str:
+    """The first bad token need not be of the sample that was hit first."""
+    return "its output" if told.first_sample == told.sample else f"the output of {told.first_sample}"
 
 
 def _made(told: Explanation) -> list[str]:

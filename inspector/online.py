@@ -72,6 +72,7 @@ class OnlineSanitizer:
             raise UsageError(f"reaction is {reaction!r}: must be log or raise")
         self.findings: list[Finding] = []
         self.checked = 0  # events looked at
+        self.stopped = False  # whether it has stopped the engine
         self._reaction, self._trace, self._on_finding = reaction, trace, on_finding
         self._block_bytes = block_bytes
         self._source, self._sink = sink, remembered(sink)
@@ -260,6 +261,7 @@ class OnlineSanitizer:
             elif self._reaction == "log":
                 _LOG.warning("%s [%s] at seq %d: %s", finding.title, finding.code, finding.seq, finding.why)
         if new and self._reaction == "raise":
+            self.stopped = True
             raise Sanitized(
                 f"{new[0].code} {new[0].title} at seq {new[0].seq}, step {new[0].step}: {new[0].why}; stopped before "
                 "the tokens of this step were used (kvscope check tells the whole story)", new[0],

@@ -166,7 +166,9 @@ def _held(story: Story) -> list[str]:
             place = f"as its block {holder.lblock}, since seq {holder.since_seq}"
             lines.append(f"    {_who(holder.seq_id, story.names)} {place}")
         else:
-            place = f"slots [{holder.slot_lo}:{holder.slot_hi}], since seq {holder.since_seq}"
+            filled = holder.slot_lo < holder.slot_hi
+            slots = f"slots [{holder.slot_lo}:{holder.slot_hi}]" if filled else "no slot that was filled"
+            place = f"{slots}, since seq {holder.since_seq}"
             lines.append(f"    lease {holder.lease_id} over {place}")
     return ["also held by:", *lines] if lines else []
 

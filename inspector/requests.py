@@ -32,10 +32,13 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
     wanted = str(request)
     if wanted in known:
         return sorted(set(known[wanted]))
-    listed = [
-        f"{whole} (samples {', '.join(each[:8])}{', ...' if len(each) > 8 else ''})" if len(each) > 1 else whole
-        for whole, each in samples.items()
-    ]
+    searched = {names.whole(seq_id) for seq_id in sequences if names.beams(seq_id)}
+
+    def told(whole: str, each: list[str]) -> str:
+        what = "beams" if whole in searched else "samples"
+        return f"{whole} ({what} {', '.join(each[:8])}{', ...' if len(each) > 8 else ''})" if len(each) > 1 else whole
+
+    listed = [told(whole, each) for whole, each in samples.items()]
     more = f", and {len(listed) - 20} more" if len(listed) > 20 else ""
     raise UsageError(f"no request is called {wanted!r}; this trace has {', '.join(listed[:20]) or 'none'}{more}")
 

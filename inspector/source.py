@@ -212,10 +212,12 @@ class Names:
         self._request: dict[int, int] = {}
         self._sample: dict[int, int] = {}
         self._name: dict[int, str] = {}
+        self._beams: dict[int, int] = {}
         for fact in usable(facts):
             if fact.get("type") == "request":
                 request = int(fact["request"])
                 self._name[request] = str(fact.get("name") or f"r{request}")
+                self._beams[request] = beams if isinstance(beams := fact.get("beams"), int) else 0
                 for sample, seq_id in enumerate(fact.get("seq_ids") or ()):
                     self._request[int(seq_id)] = request
                     self._sample[int(seq_id)] = sample
@@ -226,6 +228,10 @@ class Names:
     def request(self, seq_id: int) -> int | None:
         """The request a sequence belongs to, where the facts say so."""
         return self._request.get(seq_id)
+
+    def beams(self, seq_id: int) -> int:
+        """Beams of the search that a sequence belongs to; 0 where it is a sample."""
+        return self._beams.get(self._request.get(seq_id, -1), 0)
 
     def whole(self, seq_id: int) -> str:
         """The name of the request that a sequence belongs to; its own where no fact names one."""

@@ -262,6 +262,8 @@ def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
     if early is not None:
         return f"the publication of {name} (seq {early}) was due only after this write, which fills it"
     if finding.code in ("KV006", "KV015"):
+        if finding.slot_lo <= 0:  # it begins with the block's first slot: nothing in front of it is to be kept
+            return f"a fresh block for {who} in the place of {name} was due before seq {finding.seq}"
         return (
             f"copy-on-write of {name} slots [0:{finding.slot_lo}] into a fresh block for {who} was due before "
             f"seq {finding.seq}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from kvscope.errors import UsageError
+from kvscope.errors import Sanitized, UsageError
 from kvscope.inspector.cli._newest import EVERYTHING, Newest
+from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
     from kvscope.engine.engine import Engine, EngineConfig
@@ -172,7 +173,7 @@ def recorder(
     a block of `watch` (b37, b37#12) is told.
 
     Args:
-        at_end: given the sanitizer when it has looked at all, before its findings end the command.
+        at_end: given the sanitizer when it has looked at all, or has stopped the run, before that ends the command.
         kept: how much of the trace stays.
     """
     check_words(record, on_finding)
@@ -237,9 +238,14 @@ def _sanitized(
         reaction=reaction, trace=recorded,
         on_finding=tell if reaction == "log" else None,
     )  # fmt: skip
-    yield online
-    online.close()
-    say(f"sanitizer: {len(online.findings)} findings in {online.checked:,} events")
+    try:
+        yield online
+        online.close()
+    except Sanitized:  # the first finding has ended the run; what it has said by then is told all the same
+        if at_end is not None:
+            at_end(online)
+        raise
+    say(f"sanitizer: {counted(len(online.findings), 'finding')} in {online.checked:,} events")
     if at_end is not None:
         at_end(online)
     if online.findings:

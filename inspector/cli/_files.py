@@ -31,8 +31,8 @@ def parse_range(text: str | None) -> tuple[int, int] | None:
     return first, last
 
 
-def readable(paths: Sequence[Path]) -> tuple[list[Path], bool]:
-    """The traces that can be opened, and whether one cannot: it is said, and the others are looked at.
+def readable(paths: Sequence[Path]) -> tuple[list[Path], list[TraceError]]:
+    """The traces that can be opened, and why the others cannot: it is said, and those that can are looked at.
 
     Raises:
         TraceError: there is one only, or none can be opened.
@@ -48,12 +48,12 @@ def readable(paths: Sequence[Path]) -> tuple[list[Path], bool]:
         except TraceError as error:
             failed.append(error)
     if len(paths) == 1:
-        return list(paths), False
+        return list(paths), []
     if failed and not opened:
         raise failed[0]
     for each in failed:
         sys.stderr.write(f"kvscope: error: {' '.join(str(each).split())}; the others are looked at\n")
-    return opened, bool(failed)
+    return opened, failed
 
 
 def check_replaceable(trace: Path, engine: str, *, overwrite: bool) -> None:

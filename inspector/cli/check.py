@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kvscope.inspector.cli._files import readable
+from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
@@ -38,9 +39,9 @@ def check(
 ) -> None:
     """Replay a trace and report every broken rule: who, what, where, and why.
 
-    Exits 0 when what the trace holds is clean (the line says how many events are missing, if any), 1 with findings,
-    2 when there is nothing to check, or one of several traces cannot be read. Suppressed findings are listed and do
-    not count. Of several traces (the ranks or pools of one run) each is checked by itself.
+    Of several traces (the ranks or pools of one run) each is checked by itself. Exits 1 where one of them has a
+    finding, whatever became of the others; else 2 where one cannot be read, or has nothing to check; else 0: what they
+    hold is clean (the line says how many events are missing, if any). Suppressed findings are listed and do not count.
 
     Example: kvscope check run.kvtrace
     """
@@ -51,21 +52,24 @@ def check(
 
     rules = parse(suppress or ())
     found, failed = readable(find_traces(traces))
-    if junit is not None and len(found) > 1:
-        raise UsageError(f"--junit writes one trace's result, got {len(found)} traces: check them one by one")
+    given = len(found) + len(failed)
+    if junit is not None and given > 1:
+        raise UsageError(f"--junit writes one trace's result, got {given} traces: check them one by one")
     ready_for_junit(junit)
     listed = None if show_suppressed else _ACCEPTED
-    told = [_check_one(path, as_json, most, rules, heading=len(found) > 1, listed=listed) for path in found]
+    told = [_check_one(path, as_json, most, rules, heading=given > 1, listed=listed) for path in found]
     if as_json:
-        several = {"schema": "kvsan-several/1", "traces": [one.record for one in told]}
-        sys.stdout.write(json.dumps(told[0].record if len(found) == 1 else several, ensure_ascii=False) + "\n")
+        several = {"schema": "kvsan-several/1", "traces": [one.record for one in told],
+                   "unreadable": [" ".join(str(error).split()) for error in failed]}  # fmt: skip
+        sys.stdout.write(json.dumps(told[0].record if given == 1 else several, ensure_ascii=False) + "\n")
     if junit is not None:  # last, and written whole: what was found is told even where it cannot be
         from kvscope.inspector.junit import write_junit
 
         write_junit(junit, told[0].result, told[0].trace, name=str(found[0]), suppressed=told[0].accepted)
     results = [one.result for one in told]
-    idle = all(result.nothing_to_check for result in results)
-    raise typer.Exit(2 if idle else 1 if any(result.findings for result in results) else 2 if failed else 0)
+    if any(result.findings for result in results):
+        raise typer.Exit(1)
+    raise typer.Exit(2 if failed or any(result.nothing_to_check for result in results) else 0)
 
 
 class _Told(NamedTuple):
@@ -95,9 +99,11 @@ def _check_one(
     for accepted in taken:
         sys.stderr.write(f"kvscope: note: {about}{accepted}\n")
         sys.stderr.writelines(f"{line}\n" for line in ([] if as_json else accepted.lines(opened, listed)))
+    accepted_findings = sum(len(each.findings) for each in taken)
     if as_json:
         told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
         told["lost_records"] = reader.losses._asdict()
+        told["suppressed_findings"] = accepted_findings
         return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})
     if result.nothing_to_check:
         text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
@@ -105,15 +111,21 @@ def _check_one(
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
-        sys.stdout.write(about + clean_line(result, reader.missing, str(reader.losses)) + "\n")
+        line = clean_line(result, reader.missing, str(reader.losses), suppressed=accepted_findings)
+        sys.stdout.write(about + line + "\n")
     return _Told(result, opened, taken, {})
 
 
-def clean_line(result: CheckResult, missing: int = 0, losses: str = "") -> str:
-    """One line that says how much was checked, and what could not be: `missing` events and `losses` were lost."""
+def clean_line(result: CheckResult, missing: int = 0, losses: str = "", *, suppressed: int = 0) -> str:
+    """One line that says how much was checked, and what could not be: `missing` events and `losses` were lost.
+
+    Args:
+        suppressed: findings that were accepted: none is open, and that is not the same as clean.
+    """
     lost = [f"{missing:,} event{'s are' if missing > 1 else ' is'} missing"] if missing else []
     lost += [f"{losses} were not written"] if losses else []
-    verdict = f"clean as far as recorded: {', '.join(lost)}; " if lost else "clean: "
+    verdict = f"none open, {counted(suppressed, 'finding')} suppressed" if suppressed else "clean"
+    verdict += f" as far as recorded: {', '.join(lost)}; " if lost else ": "
     idle = f"; nothing to look at for {' '.join(name for name, _ in result.idle)}" if result.idle else ""
     return (
         f"{verdict}checked {result.events:,} events, {result.blocks:,} blocks, {result.slots:,} slots in "

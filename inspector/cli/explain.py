@@ -12,7 +12,9 @@ import typer
 
 def explain(
     trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
-    request: Annotated[str, typer.Option(help="Name or number of a request; NAME/1 for a sample, s7 for a sequence.")],
+    request: Annotated[
+        str, typer.Option(help="Name or number of a request; NAME/1 for a sample or a beam, s7 for a sequence.")
+    ],
     token: Annotated[int | None, typer.Option(min=0, help="One of its output tokens, counted from 0.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object (kvexplain/1) on standard output.")] = False,
 ) -> None:

@@ -129,7 +129,7 @@ def generate(
     for tokens in encoded:  # before there is a trace
         check_request(tokens, params, context=loaded.config.max_model_len, max_seqs=max_seqs, num_blocks=blocks,
                       block_size=block_size, share_prefixes=prefix_sharing)  # fmt: skip
-    # With sanitize the JSON comes when all has been looked at, what is left behind included.
+    # With sanitize the JSON comes when all has been looked at, what is left behind included; or when it has stopped.
     late = as_json and record == "sanitize"
     with recorder(
         trace, record, config, loaded, overwrite=overwrite, on_finding=on_finding, watch=watch or (), kept=newest,
@@ -138,9 +138,9 @@ def generate(
         engine = Engine(loaded, config, sink=sink)
         layers = checked(engine, record, provenance=provenance, content=content, on_finding=on_finding)
         with draining(engine), layers as beside:
+            view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)
             for text, tokens, level, name in zip(texts, encoded, priorities, users, strict=True):
                 engine.submit(tokens, params, prompt_text=text, priority=level, user=name)
-            view = _View(loaded.tokenizer, texts, n, live=not as_json and len(texts) * n == 1)
             try:
                 view.run(engine)
             except KeyboardInterrupt:
@@ -217,6 +217,7 @@ def _looked(online: OnlineSanitizer, beside: Layers | None) -> dict[str, Any]:
     """What the sanitizer found, and what it and the checkers beside the tensors looked at."""
     return {
         "clean": not online.findings,
+        "stopped": online.stopped,
         "findings": [finding.to_json() for finding in online.findings],
         "checked_events": online.checked,
         **(beside.to_json() if beside is not None else {}),

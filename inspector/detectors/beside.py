@@ -128,6 +128,8 @@ class Shadow(_Beside):
         if told is None or len(told) < 4:
             return ""
         source, gen, lo, hi = told[:4]
+        if lo >= hi:
+            return f". A copy from {life(source, gen)} filled {name}, of no slot at all (seq {copied})"
         return f". Slots [{lo}:{hi}] of {name} were to be copied from {life(source, gen)} (seq {copied})"
 
 

@@ -158,8 +158,10 @@ class Lease(Detector):
         if block.known and block.leases and not block.entries and not 0 <= row.gen < block.gen:
             lease_id, (lo, hi, since) = next(iter(block.leases.items()))
             verb = Kind(row.kind).name.lower()
-            self.ledger.find("KV017", row, f"{verb} of {life(block.id, block.gen)} under lease {lease_id} of slots "
-                             f"[{lo}:{hi}]", block, lease=since)  # fmt: skip
+            over = f" of slots [{lo}:{hi}]" if lo < hi else ", which was taken before a slot was filled"
+            self.ledger.find(
+                "KV017", row, f"{verb} of {life(block.id, block.gen)} under lease {lease_id}{over}", block, lease=since
+            )  # fmt: skip
 
     on_quarantine = on_evict = on_free
 

@@ -151,7 +151,9 @@ def test_json_holds_the_same() -> None:
     trace = missing_copy()
     told = json.loads(json.dumps(explanation_json(explain(trace, "haiku"), trace)))
     assert told["schema"] == "kvexplain/1"
-    assert told["first_damaged"] == {"sample": "haiku", "token": 1, "through": None, "step": 2, "seq": 13}
+    assert told["first_damaged"] == {
+        "sample": "haiku", "token": 1, "token_sample": "haiku", "through": None, "step": 2, "seq": 13
+    }  # fmt: skip
     assert told["read"]["found"]["name"] == "haiku/1"
     assert told["cause"]["code"] == "KV006"
     assert told["cause"]["ledger"]

@@ -40,6 +40,22 @@ def test_json_holds_the_findings(
     assert told["provenance"] is None
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_json_is_printed_where_the_first_finding_stops_the_run(
+    keep: bool, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlockManager, "_needs_copy", MissingCopy._needs_copy)
+    command = ["generate", str(tiny_folder), *RUN, "-n", "2", "--temperature", "1", "--record", "sanitize", "--json",
+               "--on-finding", "raise", *(["--trace", str(tmp_path / "r.kvtrace")] if keep else [])]  # fmt: skip
+    assert cli.run(command) == 1
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert (told["sanitizer"]["clean"], told["sanitizer"]["stopped"]) == (False, True)
+    assert told["sanitizer"]["findings"][0]["code"] == "KV006"
+    assert [sample["finish_reason"] for sample in told["samples"]] == [None, None]
+    assert "stopped before the tokens of this step were used" in captured.err
+
+
 def test_a_run_without_the_sanitizer_says_so(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["generate", str(tiny_folder), *RUN, "--json", "--no-provenance", "--watch", "b9"]) == 0
     captured = capsys.readouterr()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kvscope.errors import UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import faults
 from kvscope.inspector.explain import explain
@@ -67,7 +69,7 @@ def double_allocation() -> HandTrace:
 
 
 def early_publication() -> HandTrace:
-    """KV016: a block is entered in the prefix index when it is handed out; its prompt is aborted, and another hits it."""
+    """KV016: a block is in the prefix index when it is handed out; its prompt is aborted, and another hits it."""
     trace = requests().at("engine/block_manager.py", 118, "admit").event(Kind.ADMIT, seq_id=1)
     trace.alloc(0, seq_id=1).at("engine/prefix_cache.py", 90, "publish").publish(0, seq_id=1, lblock=0)
     trace.at("engine/block_manager.py", 118, "admit").event(Kind.ADMIT, seq_id=3).hit(0, seq_id=3)
@@ -183,3 +185,48 @@ def test_a_text_that_poison_made_is_told_as_that(
     assert "clean   'a storm came'\n  broken  'a st st st'" in shown
     assert ("the poison of --content" in shown) == poisoned
     assert ("read poison" in shown) == poisoned
+
+
+def test_no_text_has_an_empty_range_of_slots() -> None:
+    """Copies of nothing, leases over nothing, and a shared block that is written from its first slot on."""
+    texts = []
+    for fault in FAULTS.values():
+        for play in PLAYS.values():
+            trace = play.run(fault.manager())
+            result = check(trace)
+            texts += [finding.why for finding in result.findings]
+            firsts = {finding.code: finding for finding in reversed(result.findings)}
+            texts += [report(finding, trace) for finding in firsts.values()]
+    empty = re.compile(r"\[(\d+):\1\]")
+    assert len(texts) > 1000
+    assert [text for text in texts if empty.search(text)] == []
+
+
+def test_a_search_names_its_beams(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = lost_update()
+    trace.facts[0] |= {"beams": 2, "samples": 1}
+    told = explain(trace, "haiku")
+    assert explanation_text(told, trace).startswith(
+        "Request haiku (a search with 2 beams, which were haiku/0 to haiku/2 in turn): "
+    )
+    assert explanation_json(told, trace)["beams"] == 2
+    with pytest.raises(UsageError, match=r"haiku \(beams haiku/0, haiku/1, haiku/2\)"):
+        explain(trace, "nobody")
+    trace.facts[0]["beams"] = 0
+    assert "haiku (3 samples)" in explanation_text(explain(trace, "haiku"), trace)
+
+
+def test_the_first_bad_token_is_told_with_its_sample() -> None:
+    """The sample that is hit first in time is further on in its output than the one that is hit after it."""
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1, 2], prompt_tokens=1)
+    for seq_id, block in ((1, 0), (2, 1)):
+        trace.event(Kind.ADMIT, seq_id=seq_id).alloc(block, seq_id=seq_id).write(block, 0, 1, seq_id=seq_id)
+    trace.begin((1, 0, 1, [(0, 1)]), (2, 0, 1, [(1, 1)])).end()
+    trace.write(0, 1, 2, seq_id=1).begin((1, 1, 2, [(0, 1)])).end()
+    trace.write(0, 1, 2, seq_id=9).write(0, 2, 3, seq_id=1).begin((1, 2, 3, [(0, 1)])).end()  # a stranger
+    trace.write(1, 0, 1, seq_id=9).write(1, 1, 2, seq_id=2).begin((2, 1, 2, [(1, 1)])).end()
+    told = explain(trace, "haiku")
+    assert (told.sample, told.first_token, told.first_sample) == ("haiku", 1, "haiku/1")
+    text = explanation_text(told, trace)
+    assert text.startswith("Request haiku (2 samples): damaged from token 1 of the output of haiku/1 on.\n")
+    assert "Token 2 of haiku came out of step 3" in text

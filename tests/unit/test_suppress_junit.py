@@ -14,7 +14,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.junit import write_junit
 from kvscope.inspector.suppress import parse, suppress
-from kvscope.traces import MemoryRecorder
+from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace
 from kvscope.traces.schema import Kind
 
 
@@ -114,3 +114,48 @@ def test_command(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
         assert told.count("    KV006 write-while-shared, seq ") == lines
         assert last in told
     assert cli.run(["check", trace, "--suppress", "KV1"]) == 2
+
+
+def test_findings_that_are_all_suppressed_are_not_called_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = kept(tmp_path)
+    assert cli.run(["check", made]) == 1
+    capsys.readouterr()
+    every = [word for code in {f.code for f in check(open_trace(made)).findings} for word in ("--suppress", code)]
+    assert cli.run(["check", made, *every]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("none open, 2 findings suppressed: checked ")
+    assert "clean" not in shown
+    assert cli.run(["check", made, *every, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["clean"], told["suppressed_findings"], told["findings"]) == (True, 2, [])
+
+
+def kept(folder: Path, name: str = "a", *, faulty: bool = True, blocks: bool = True) -> str:
+    """A trace on the disk: with two findings, with none, or with nothing to check."""
+    with Recorder(folder / f"{name}.kvtrace", pool=PoolFacts(4, 4, 64)) as sink:
+        sink.begin()
+        sink.emit(Kind.ADMIT, seq_id=1)
+        for block in range(2 * blocks):
+            sink.emit(Kind.ALLOC, block=block, gen=1, ref_before=0, ref_after=1, fill=0, seq_id=1, lblock=block)
+        for block in range(2 * blocks * (not faulty)):
+            sink.emit(Kind.RELEASE, block=block, gen=1, ref_before=1, ref_after=0, fill=0, seq_id=1, lblock=block)
+            sink.emit(Kind.FREE, block=block, gen=1, ref_before=0, ref_after=0, fill=0)
+        sink.emit(Kind.FINISH, seq_id=1)
+    return str(folder / f"{name}.kvtrace")
+
+
+def test_exit_codes_of_several_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, good = kept(tmp_path, "bad"), kept(tmp_path, "good", faulty=False)
+    idle, gone = kept(tmp_path, "idle", blocks=False), str(tmp_path / "gone.kvtrace")
+    expected = {(good,): 0, (bad,): 1, (idle,): 2, (gone,): 2, (good, bad): 1, (good, gone): 2, (bad, gone): 1,
+                (gone, bad): 1, (good, idle): 2, (bad, idle): 1}  # fmt: skip
+    assert {traces: cli.run(["check", *traces]) for traces in expected} == expected
+    assert "gone.kvtrace" in capsys.readouterr().err
+    assert cli.run(["check", bad, gone, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], len(told["traces"]), len(told["unreadable"])) == ("kvsan-several/1", 1, 1)
+    assert gone in told["unreadable"][0]
+    assert cli.run(["check", bad, gone, "--junit", str(tmp_path / "j.xml")]) == 2
+    assert not (tmp_path / "j.xml").exists()
