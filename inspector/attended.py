@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.inspector.progress import reaches_back, window_of
+from kvscope.inspector.read_records import NEVER
 from kvscope.inspector.source import TraceLike
 from kvscope.traces.schema import Kind, Reason
 
@@ -36,3 +37,10 @@ class Attended:
     def right(self, seq_id: int, step: int) -> bool:
         """Whether every slot that the sequence read in this step was compared, and held its own prefix."""
         return step in self._compared and step < self._wrong.get(seq_id, step + 1)
+
+
+def first_write(trace: TraceLike, seq_id: int, step: int, before: int) -> int:
+    """The row of the first write of a sequence in a step, in front of a row; NEVER if the trace has none."""
+    events = trace.events[:before]
+    rows = np.flatnonzero((events["kind"] == Kind.WRITE) & (events["seq_id"] == seq_id) & (events["step"] == step))
+    return int(rows[0]) if len(rows) else NEVER

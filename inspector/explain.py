@@ -102,6 +102,7 @@ class Explanation:
     touching: list[Finding] = field(default_factory=list)  # of these, on blocks that it held
     why_it_may_differ: list[str] = field(default_factory=list)
     made: list[TokenStep] = field(default_factory=list)  # the steps that made the token asked for, one per sample
+    other_tables: list[Finding] = field(default_factory=list)  # steps through tables that no event tells of
     beams: int = 0  # of the search that these sequences belong to; 0: they are samples
     lost: bool = False
     same_prefix: bool = False  # provenance compared these steps and found the right prefix in every slot
@@ -250,6 +251,9 @@ class _Context:
             victims=self.victims(),
             elsewhere=list(self.result.findings),
             touching=touching,
+            other_tables=[
+                f for f in self.result.findings if f.code == "KV018" and f.seq_id in self.seq_ids and f.block < 0
+            ],
             why_it_may_differ=self.reasons(),
             made=self.made(),
             beams=self.names.beams(self.seq_ids[0]),

@@ -73,6 +73,7 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "blast_radius": [asdict(victim) for victim in told.victims],
         "findings_elsewhere": [finding.to_json() for finding in told.elsewhere],
         "findings_on_its_blocks": [finding.to_json() for finding in told.touching],
+        "other_tables": [finding.to_json() for finding in told.other_tables],
         "why_it_may_differ": told.why_it_may_differ,
         "token_steps": [asdict(made) for made in told.made],
         "events_missing": told.lost,
@@ -88,6 +89,12 @@ def _head(told: Explanation) -> list[str]:
         who += f" ({len(told.samples)} samples)"
     if told.verdict == "clean":
         verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
+        if told.other_tables:
+            return [
+                f"{who}: clean by its events, but not all of its steps read what these say.",
+                *_tables(told),
+                *_made(told),
+            ]
         head = (
             f"{who}: {verdict}. Each of its {told.steps}{which} steps read what the request, its parent or its prefix "
             "wrote."
@@ -107,6 +114,17 @@ def _head(told: Explanation) -> list[str]:
     elif told.token is not None:
         lines.append(f"Token {told.token} is the first of these.")
     return lines
+
+
+def _tables(told: Explanation) -> list[str]:
+    """Steps that went through a table that nobody knows: what they read cannot be told."""
+    first, more = told.other_tables[0], len(told.other_tables) - 1
+    others = f" (and {_count(more, 'more finding')} of the kind)" if more else ""
+    return [
+        f"From seq {first.seq}, step {first.step} on the worker used another table [KV018], and what it read through",
+        f"that is not known{others}:",
+        *textwrap.wrap(first.why, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False),
+    ]
 
 
 def _whose(told: Explanation) -> str:

@@ -38,6 +38,15 @@ class Landing:
         self._under[row] = at, self.slots[at : at + count].copy()
         self.slots[at : at + count] = row
 
+    def overlap(self, rows: list[int]) -> bool:
+        """Whether one of these writes, which no step has taken yet, lies over another of them."""
+        over: set[int] = set()
+        for row in rows:
+            at, under = self._under.get(row, (0, self.slots[:0]))
+            over.update(self.slots[at : at + len(under)].tolist())
+            over.discard(row)
+        return not over.isdisjoint(rows)
+
     def keep(self, rows: list[int]) -> None:
         """A step takes these writes."""
         for row in rows:

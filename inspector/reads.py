@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvscope.inspector.attended import Attended
+from kvscope.inspector.attended import Attended, first_write
 from kvscope.inspector.findings import CheckResult
 from kvscope.inspector.landing import Landing
 from kvscope.inspector.read_records import (
@@ -82,6 +82,7 @@ class _Replay:
             Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.ADMIT: self._begin,
             Kind.RESUME: self._begin, Kind.FORK: self._begin, Kind.SCHED: self._sched,
             Kind.FINISH: self._end, Kind.ABORT: self._end, Kind.PREEMPT: self._end,
+            Kind.TRUNCATE: self._end,
         }  # fmt: skip
         by_kind = {int(kind): method for kind, method in apply.items()}
         self.parent: dict[int, int] = {}
@@ -117,8 +118,17 @@ class _Replay:
             self.tables[seq_id] = Table()
 
     def _end(self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int) -> None:
-        """What no step has taken of its writes is never written."""
-        self.landing.drop(self.issued.pop(seq_id, []))
+        """What no step has taken of its writes, of those behind the cut of a rollback, is never written."""
+        rows, events = self.issued.get(seq_id, []), self.trace.events
+        if kind == Kind.TRUNCATE:
+            starts = [int(events["lblock"][w]) * self.size + unpack_range(int(events["aux"][w]))[0] for w in rows]
+            rows = [w for w, start in zip(rows, starts, strict=True) if start >= aux]
+        self._drop(seq_id, rows)
+
+    def _drop(self, seq_id: int, rows: list[int]) -> None:
+        """No step will take these writes of the sequence."""
+        self.landing.drop(rows)
+        self.issued[seq_id] = [w for w in self.issued.get(seq_id, []) if w not in rows]
 
     def _enter(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
@@ -155,8 +165,8 @@ class _Replay:
         if known and table is not None and table.slots[place.start] == block * self.size:
             table.slots[place] = GIVEN_BACK
             table.entries.pop(lblock, None)
-        if seq_id in self.issued:
-            self.issued[seq_id] = [w for w in self.issued[seq_id] if self.trace.events["block"][w] != block]
+        if seq_id in self.issued and reason not in _KEPT:
+            self._drop(seq_id, [w for w in self.issued[seq_id] if self.trace.events["block"][w] == block])
 
     def _write(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
@@ -259,7 +269,8 @@ class _Replay:
     def _settle(self) -> None:
         """The rows of a step are known: its writes land, then who read what is foreign, or what these wrote."""
         left, self.step = self.step, []
-        if any(read.odd is not None for read in left):
+        writes = [row for read in left for row in read.writes]
+        if any(read.odd is not None for read in left) or self.landing.overlap(writes):
             self._land_again(left)
         for read in left:
             self.landing.keep(read.writes)
@@ -273,7 +284,7 @@ class _Replay:
             left = [r for r in left if r not in hurt] if hurt else []
 
     def _land_again(self, reads: list[StepRead]) -> None:
-        """A worker's row leads elsewhere: so do its reads and writes, and all land in the order of the rows."""
+        """All writes land in the order of the rows; through a worker's own row where there is one, as its reads go."""
         events = self.trace.events
         for read in reads:
             lblock, block = read.odd if read.odd is not None else (-1, -1)
@@ -306,17 +317,11 @@ class _Replay:
         if block >= self.end:
             return None
         told = self.trace.detail(row_seq(self.trace, row)) or ()
-        found = self._write_of(told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
+        found = first_write(self.trace, told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
         at = position - read.lo
         expected = int(read.counts_on[at]) if 0 <= at < len(read.counts_on) else NEVER
         slot = block * self.size + max(fill, 0) if block >= 0 else GIVEN_BACK
         return Foreign(read.row, position, slot, found, expected, 1)
-
-    def _write_of(self, seq_id: int, step: int, before: int) -> int:
-        """The first write of a sequence in a step, as far as the trace has it; NEVER if it has none."""
-        events = self.trace.events[:before]
-        rows = np.flatnonzero((events["kind"] == Kind.WRITE) & (events["seq_id"] == seq_id) & (events["step"] == step))
-        return int(rows[0]) if len(rows) else NEVER
 
     def _damage(self, read: StepRead) -> None:
         damage = self.reads.damage.setdefault(read.seq_id, Damage(read.seq_id))

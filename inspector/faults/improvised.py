@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.prefix import identity
@@ -116,8 +116,13 @@ class _Improviser:
         self.stage.close()
 
 
-def improvise(seed: int, *, manager: ManagerFactory = BlockManager, length: int = 60) -> Stage:
+def improvise(
+    seed: int, *, manager: ManagerFactory = BlockManager, length: int = 60, broken: bool = False
+) -> Stage:  # fmt: skip
     """One random run to its end; the same seed gives the same run.
+
+    Args:
+        broken: the manager may trip over its own state; what was recorded by then counts.
 
     Returns:
         The stage: its trace is in `sink`, and `wrong` counts reads of foreign prefixes.
@@ -127,6 +132,9 @@ def improvise(seed: int, *, manager: ManagerFactory = BlockManager, length: int 
     swaps = 0 if window else rng.choice((0, 12))
     stage = Stage(manager, rng.randint(3, 14), rng.randint(1, 4), host_blocks=swaps, window=window)
     actor = _Improviser(stage, rng)
-    actor.play(length)
-    actor.close()
+    with suppress(Exception) if broken else nullcontext():
+        actor.play(length)
+    with suppress(Exception) if broken else nullcontext():
+        actor.close()
+    stage.sink.close()
     return stage

@@ -22,7 +22,11 @@ SWAPPING = ("swap-without-lease", "reads-before-arrival", "swap-slots-mixed-up")
 
 @dataclass
 class Kill:
-    """What became of one fault. `detectors`: by name the codes it reported; `plays`: those that its own code was in."""
+    """What became of one fault.
+
+    `detectors`: by name the codes it reported; `plays`: those that its own code was in; `hurt`: sequences of all plays
+    that read wrong KV, by the injector's own record.
+    """
 
     fault: str
     kind: str
@@ -30,6 +34,7 @@ class Kill:
     title: str
     detectors: dict[str, list[str]] = field(default_factory=dict)
     plays: list[str] = field(default_factory=list)
+    hurt: int = 0
     real: dict[str, list[str]] | None = None  # the same on the real model; None: not run there
     changed_text: bool | None = None  # whether it changed what the real model said
     stopped: str = ""  # why the broken manager ended that run, if it did
@@ -61,7 +66,9 @@ def kill(fault: Fault) -> Kill:
     """Put one fault through all plays."""
     made = Kill(fault.name, fault.kind, fault.code, fault.title)
     for play in PLAYS.values():
-        for name, codes in detected(play.run(fault.manager())).items():
+        stage = play.staged(fault.manager())
+        made.hurt += len(stage.truth.harm)
+        for name, codes in detected(stage.sink).items():
             known = made.detectors.setdefault(name, [])
             known += [code for code in codes if code not in known]
             if fault.code in codes and play.name not in made.plays:
@@ -120,12 +127,15 @@ def markdown(kills: list[Kill]) -> str:
         "",
         "## What each fault is",
         "",
-        "| fault | kind | what is planted | found in the plays |",
-        "|---|---|---|---|",
+        "*Hurt*: how many sequences of all plays read wrong KV, by the injector's record, which `kvscope explain` is",
+        "held against. 0: a leak, a counter, a refusal, or an order that this device does not break.",
+        "",
+        "| fault | kind | what is planted | found in the plays | hurt |",
+        "|---|---|---|---|---|",
     ]
     for made in kills:
         kind = f"{made.kind} {KINDS[made.kind]}"
-        lines.append(f"| `{made.fault}` | {kind} | {made.title} | {', '.join(made.plays) or '-'} |")
+        lines.append(f"| `{made.fault}` | {kind} | {made.title} | {', '.join(made.plays) or '-'} | {made.hurt} |")
     if NOT_EXPRESSED:
         lines += ["", "## Kinds that are not planted", ""]
     lines += [f"- {kind} ({KINDS[kind]}): {why}." for kind, why in NOT_EXPRESSED.items()]

@@ -26,7 +26,13 @@ class Play:
 
     def run(self, manager: ManagerFactory) -> MemoryRecorder:
         """The trace of one performance."""
-        return perform(self.act, Stage(manager, **self.options))
+        return self.staged(manager).sink
+
+    def staged(self, manager: ManagerFactory) -> Stage:
+        """The stage after one performance: its trace, and the truth beside it."""
+        stage = Stage(manager, **self.options)
+        perform(self.act, stage)
+        return stage
 
 
 def _decode(stage: Stage, seq_ids: tuple[int, ...], tokens: list[int], *, alike: bool = False) -> None:

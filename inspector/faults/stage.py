@@ -37,11 +37,9 @@ class _Open:
     """What the device was given for a step: rows, tables, words, and the copies before them."""
 
     number: int
-    rows: list[Scheduled]
+    rows: list[Row]
     tables: list[IntArray]
     words: list[IntArray]
-    prefixes: list[list[Prefix]]
-    ends: list[int]  # of what each row attends to
     copies: list[Copy]
 
 
@@ -205,11 +203,8 @@ class Stage:
         number = self.manager.begin_step(rows)
         tables = [np.asarray(self.manager.table(row.seq_id), np.int64) for row in rows]
         words = [self.expected.of(r.seq_id, self.tokens[r.seq_id], r.hi, self.extras[r.seq_id]).copy() for r in rows]
-        prefixes = [[(self.extras[r.seq_id], *self.tokens[r.seq_id][: p + 1]) for p in range(r.hi)] for r in rows]
-        copies = self.manager.drain_copies()
-        other = self.manager if isinstance(self.manager, OtherDevice) else None
-        ends = [other.device_end(row.seq_id, row.hi) if other else row.hi for row in rows]
-        self.open.append(_Open(number, rows, tables, words, prefixes, ends, copies))
+        given = [self._row(row, table) for row, table in zip(rows, tables, strict=True)]
+        self.open.append(_Open(number, given, tables, words, self.manager.drain_copies()))
         for row in rows:
             del self.waiting[row.seq_id]
 
@@ -220,13 +215,12 @@ class Stage:
             self.words.copy(copy.source, copy.target, copy.slots)
             self.truth.copy(copy.source, copy.target, copy.slots)
         self.manager.copies_done(step.copies)
-        rows = [self._row(*given) for given in zip(step.rows, step.tables, step.prefixes, step.ends, strict=True)]
-        for row, words in zip(rows, step.words, strict=True):
+        for row, words in zip(step.rows, step.words, strict=True):
             positions, slots = np.asarray(row.writes, np.int64).reshape(-1, 2).T
             self.words.write(slots, words[positions], np.full(len(slots), row.seq_id), step.number)
-        self.truth.step(step.number, rows)
+        self.truth.step(step.number, step.rows)
         readings = [Reading(row.seq_id, table, row.first, row.first + len(row.reads))
-                    for row, table in zip(rows, step.tables, strict=True)]  # fmt: skip
+                    for row, table in zip(step.rows, step.tables, strict=True)]  # fmt: skip
         expected = [np.append(words, np.full(max(0, reading.end - len(words)), NO_WORD))
                     for words, reading in zip(step.words, readings, strict=True)]  # fmt: skip
         slots_checked, wrong = self.words.check(readings, expected)
@@ -236,10 +230,12 @@ class Stage:
         self.manager.end_step()
         self.run_swaps()
 
-    def _row(self, row: Scheduled, table: IntArray, prefixes: list[Prefix], end: int) -> Row:
+    def _row(self, row: Scheduled, table: IntArray) -> Row:
         """What the device does for a row: as its table says, or as a broken manager has it."""
         size, own = self.manager.block_size, self.manager
         first = first_needed(row.lo, self.window or None)
+        prefixes: list[Prefix] = [(self.extras[row.seq_id], *self.tokens[row.seq_id][: p + 1]) for p in range(row.hi)]
+        end = own.device_end(row.seq_id, row.hi) if isinstance(own, OtherDevice) else row.hi
         places = np.arange(end)
         slots = (table[places // size] * size + places % size).tolist()
         writes = [(p, slots[p]) for p in range(row.lo, row.hi)]

@@ -68,6 +68,7 @@ class DeviceTruth:
     Attributes:
         first: by sequence, its first reading of another prefix than its own.
         harm: by sequence, all that came of it, through other sequences too.
+        ran: the steps that the device has run; a broken manager may stop before one that it began.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -76,6 +77,7 @@ class DeviceTruth:
         self.host: dict[int, dict[int, Cell]] = {}
         self.first: dict[int, FirstWrong] = {}
         self.harm: dict[int, Harm] = {}
+        self.ran: set[int] = set()
         self._reached: dict[int, int] = {}  # positions that steps have computed, by sequence
         self._prompts: dict[int, int] = {}
         self._born: dict[int, dict[int, int]] = {}  # tainted tokens that a fork has from its parent
@@ -117,6 +119,7 @@ class DeviceTruth:
 
     def step(self, number: int, rows: Sequence[Row]) -> None:
         """One step: the KV of all rows lands, then each attends to its own, and a token comes out of it."""
+        self.ran.add(number)
         for row in rows:
             for position, slot in row.writes:
                 self.slots[slot] = Cell(row.seq_id, number, row.prefixes[position])

@@ -56,7 +56,10 @@ def test_random_clean_runs_raise_no_alarm() -> None:
 
 
 def test_page_names_all_faults() -> None:
-    kills = [kill(FAULTS["missing-copy"])]
+    kills = [kill(FAULTS["missing-copy"]), kill(FAULTS["leak-on-abort"])]
     page = markdown(kills)
+    assert [made.hurt for made in kills] == [3, 0]
+    assert kills[0].to_json()["hurt"] == 3
+    assert ("| `missing-copy` | C1 missing copy |" in page, ", sizes | 3 |" in page) == (True, True)
     assert "| `missing-copy` | C1 | KV006 |" in page
     assert "**06**" in page

@@ -7,6 +7,7 @@ of events. Every fault goes through every play, once with the shadow words besid
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector.explain import Explanation, explain
 from kvscope.inspector.explain_report import explanation_text
 from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.faults.stage import Stage, perform
 from kvscope.inspector.faults.truth import DeviceTruth, FirstWrong, Harm, Row
@@ -232,3 +234,27 @@ def test_steps_that_are_never_run_write_nothing() -> None:
     assert read.found.seq is None
     writes = one.trace.events[one.trace.events["kind"] == Kind.WRITE]
     assert ((writes["block"] == read.block) & (writes["seq_id"] == 3)).any()
+
+
+def test_improvised_runs_are_told_as_the_device_ran_them() -> None:
+    """Any operations in any order, with every fault: who was hurt in which steps, and the first wrong position."""
+    hurt = 0
+    for name, seed in itertools.product(FAULTS, range(8, 16)):
+        stage = improvise(seed, manager=FAULTS[name].manager(), broken=True)
+        trace, truth, where = stage.sink, stage.truth, (name, seed)
+        events, damage = trace.events, reads_of(trace, check(trace)).damage
+        told = {
+            seq_id: [(step, lo) for step, lo in zip(events["step"][each.steps].tolist(),
+                                                    events["lblock"][each.steps].tolist(), strict=True)
+                     if step in truth.ran]
+            for seq_id, each in damage.items()
+        }  # fmt: skip
+        assert {seq_id: steps for seq_id, steps in told.items() if steps} == {
+            seq_id: [(step, lo) for step, lo, _ in harm.steps] for seq_id, harm in truth.harm.items()
+        }, where
+        for seq_id, wrong in truth.first.items():
+            first = damage[seq_id].first
+            if truth.harm[seq_id].through < 0 and first is not None:
+                assert (int(events["step"][first.row]), first.position) == (wrong.step, wrong.position), where
+        hurt += len(truth.harm)
+    assert hurt > 50

@@ -230,3 +230,17 @@ def test_the_first_bad_token_is_told_with_its_sample() -> None:
     text = explanation_text(told, trace)
     assert text.startswith("Request haiku (2 samples): damaged from token 1 of the output of haiku/1 on.\n")
     assert "Token 2 of haiku came out of step 3" in text
+
+
+def test_a_table_that_nobody_knows_is_no_clean_read() -> None:
+    """KV018 where more than one entry differs: the events say what should have been read, not what was."""
+    trace = HandTrace(num_blocks=8, block_size=2).request(0, "haiku", [1], prompt_tokens=4).event(Kind.ADMIT, seq_id=1)
+    trace.alloc(2, seq_id=1).alloc(3, seq_id=1, lblock=1).write(2, 0, 2, seq_id=1).write(3, 0, 2, seq_id=1, lblock=1)
+    trace.begin((1, 0, 4, [(3, 1), (2, 1)])).commit(2).commit(3).end()
+    told = explain(trace, "haiku")
+    assert (told.verdict, [finding.code for finding in told.other_tables]) == ("clean", ["KV018"])
+    text = explanation_text(told, trace)
+    assert text.startswith("Request haiku: clean by its events, but not all of its steps read what these say.\n")
+    assert "more than one entry differs" in text
+    assert "Each of its" not in text
+    assert explanation_json(told, trace)["other_tables"][0]["code"] == "KV018"
