@@ -24,11 +24,11 @@ from kvscope.errors import OutOfBlocks
 from kvscope.inspector.faults.device import OtherDevice
 from kvscope.inspector.faults.truth import DeviceTruth, Prefix, Row
 from kvscope.inspector.provenance_rows import tell_checked
-from kvscope.inspector.shadow_words import Expected, IntArray, Reading, SlotWords
+from kvscope.inspector.shadow_words import UNWRITTEN, Expected, IntArray, Reading, SlotWords
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason
 
-NO_WORD = -1  # of a position that has no token
+NO_WORD = -1  # no prefix has it
 ManagerFactory = Callable[..., BlockManager]
 
 
@@ -221,14 +221,21 @@ class Stage:
         self.truth.step(step.number, step.rows)
         readings = [Reading(row.seq_id, table, row.first, row.first + len(row.reads))
                     for row, table in zip(step.rows, step.tables, strict=True)]  # fmt: skip
-        expected = [np.append(words, np.full(max(0, reading.end - len(words)), NO_WORD))
-                    for words, reading in zip(step.words, readings, strict=True)]  # fmt: skip
-        slots_checked, wrong = self.words.check(readings, expected)
+        expected = [self._wanted(row, words) for row, words in zip(step.rows, step.words, strict=True)]
+        slots_checked, found = self.words.check(readings, expected)
+        wrong = [one if one.slot >= 0 else one._replace(found=UNWRITTEN, writer=-1, step=-1) for one in found]
         self.wrong += len(wrong)
         if self.tells:
             tell_checked(self.manager, slots_checked, len(readings), wrong, self.expected, step=step.number)
         self.manager.end_step()
         self.run_swaps()
+
+    @staticmethod
+    def _wanted(row: Row, words: IntArray) -> IntArray:
+        """The words that a row should find; none can be right where there is no token, or no block."""
+        wanted = np.append(words, np.full(max(0, row.first + len(row.reads) - len(words)), NO_WORD))
+        wanted[row.first :][np.asarray(row.reads) < 0] = NO_WORD
+        return wanted
 
     def _row(self, row: Scheduled, table: IntArray) -> Row:
         """What the device does for a row: as its table says, or as a broken manager has it."""
