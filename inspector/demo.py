@@ -9,10 +9,12 @@ Both run the real model and are recorded with their text, so that what the fault
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvscope.errors import KVScopeError
 from kvscope.traces import PoolFacts, Recorder
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Outcome:
     trace: Path
     texts: list[list[str]] = field(default_factory=list)
     preemptions: int = 0
+    stopped: str = ""  # why a broken manager ended it before its end
     tokens: int = 0
 
 
@@ -67,7 +70,7 @@ def run(
     Args:
         loaded: the model.
         trace: folder to record into.
-        manager: the block manager, or a broken variant of it.
+        manager: the block manager, or a broken variant of it, which may trip over its own state: that ends the run.
         fault: the name of the planted fault, noted in the trace.
         on_token: called with the number of tokens so far.
         overwrite: replace a trace that is there.
@@ -105,8 +108,13 @@ def run(
                 outcome.tokens += 1
                 if on_token is not None:
                     on_token(outcome.tokens)
+        except (KVScopeError, LookupError, AssertionError, ValueError, RuntimeError) as error:
+            if manager is None:
+                raise
+            outcome.stopped = str(error)
         finally:
-            engine.close()
+            with suppress(Exception) if outcome.stopped else nullcontext():
+                engine.close()
     for (request, number), tokens in outputs.items():
         outcome.texts[request][number] = tokenizer.decode(tokens).strip()
     outcome.preemptions = engine.scheduler.preemptions

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from kvscope.inspector.cli._engine import load
 from kvscope.inspector.cli._files import check_replaceable
+from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
     from kvscope.inspector.demo import Outcome
@@ -145,14 +146,28 @@ def _marked(before: str, after: str) -> Text:
 
 
 def _verdicts(fault: Fault, clean_check: Any, broken_check: Any, clean: Outcome, broken: Outcome) -> None:
+    from kvscope.inspector.reads import reads_of
     from kvscope.inspector.report import report
+    from kvscope.inspector.source import Names, joined
     from kvscope.traces import open_trace
 
-    state = "[green]clean[/]" if not clean_check.findings else f"[red]{len(clean_check.findings)} findings[/]"
+    found = counted(len(clean_check.findings), "finding")
+    state = "[green]clean[/]" if not clean_check.findings else f"[red]{found}[/]"
     out.print(f"clean run: {state}, checked {clean_check.events:,} events, {clean_check.blocks:,} blocks, "
               f"{clean_check.slots:,} slots")  # fmt: skip
-    out.print(f"planted run: [red]{len(broken_check.findings)} findings[/]; the fault: {fault.title}\n")
-    sys.stdout.write(report(broken_check, open_trace(broken.trace), name=str(broken.trace), most=1) + "\n")
+    found = counted(len(broken_check.findings), "finding")
+    out.print(f"planted run: [red]{found}[/]; the fault: {fault.title}")
+    if broken.stopped:
+        out.print(f"the broken manager ended it: {broken.stopped}", soft_wrap=True, markup=False)
+    trace = open_trace(broken.trace)
+    sys.stdout.write("\n" + report(broken_check, trace, name=str(broken.trace), most=1) + "\n\n")
+    damage, names = reads_of(trace, broken_check).damage, Names(trace.facts)
+    hurt = [names(seq_id) for seq_id in sorted(damage, key=lambda seq_id: damage[seq_id].first_row)]
+    if not hurt:
+        sys.stdout.write("nobody read foreign KV in this run\n")
+        return
+    sys.stdout.write(f"foreign KV was read by {joined(hurt)}\n")
+    sys.stdout.write(f"Explain: kvscope explain {broken.trace} --request {hurt[0]}\n")
 
 
 def _record(good: bool, fault: Fault, *runs: tuple[Outcome, Any]) -> dict[str, Any]:
@@ -165,7 +180,7 @@ def _record(good: bool, fault: Fault, *runs: tuple[Outcome, Any]) -> dict[str, A
         **{
             name: {
                 "trace": str(outcome.trace), "tokens": outcome.tokens, "preemptions": outcome.preemptions,
-                "texts": outcome.texts, "events": check.events,
+                "texts": outcome.texts, "events": check.events, "stopped": outcome.stopped or None,
                 "codes": sorted({finding.code for finding in check.findings}),
             }
             for name, (outcome, check) in zip(names, runs, strict=True)

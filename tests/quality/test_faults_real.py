@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvscope.engine.model import LoadedModel, load_model
-from kvscope.inspector import cli
+from kvscope.inspector import cli, demo
 from kvscope.inspector.cli import faults
 from kvscope.inspector.explain import explain
 from kvscope.inspector.explain_report import explanation_text
@@ -121,3 +121,14 @@ def test_a_run_is_kept_where_that_is_asked_for_and_the_view_names_it(
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.run(show) == 1
     assert "`kvscope faults show missing-copy --trace missing-copy.kvtrace` keeps it" in capsys.readouterr().out
+
+
+def test_the_demo_tells_what_a_manager_has_done_that_ends_the_run(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "REQUESTS", (("story", "Tell me of the storm.", 3),))
+    monkeypatch.setattr(demo, "MAX_TOKENS", 4)
+    outcome = demo.run(loaded, tmp_path / "d.kvtrace", manager=FAULTS["release-twice"].manager(), fault="release-twice")
+    assert "it was released twice" in outcome.stopped
+    assert any(outcome.texts[0])
+    assert "KV004" in {finding.code for finding in check(open_trace(outcome.trace)).findings}
