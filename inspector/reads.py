@@ -51,9 +51,8 @@ class _Replay:
         self.attended, self.rows = Attended(trace), rows
         self.end = int(max(trace.num_blocks, trace.events["block"].max(initial=-1) + 1))
         self.landing = Landing(self.end, self.size)
-        self.tainted = np.zeros(
-            len(trace.events) + 3, dtype=np.bool_
-        )  # by row; NEVER, OTHER_PREFIX and UNKNOWN are the last three
+        # By row; NEVER, OTHER_PREFIX and UNKNOWN are the last three.
+        self.tainted = np.zeros(len(trace.events) + 3, dtype=np.bool_)
         self.tables: dict[int, Table] = {}
         self.issued: dict[int, list[int]] = {}  # writes that no step has taken yet, by sequence
         self.published: dict[int, tuple[IntArray, tuple[int, ...] | None]] = {}
@@ -207,8 +206,8 @@ class _Replay:
     def _copy(
         self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
     ) -> None:
-        detail = self.words[Kind.COW].get(row_seq(self.trace, row))
-        source, slots = (detail[0], detail[3]) if detail and len(detail) > 3 else (aux, fill)
+        detail = self.words[Kind.COW].get(row_seq(self.trace, row)) or ()
+        source, slots = (detail[0], detail[3]) if len(detail) > 3 else (aux, fill)
         if block >= 0 and 0 <= source < self.end:
             self.landing.copy(source, block, slots)
 
@@ -299,14 +298,17 @@ class _Replay:
     def _compare(self, read: StepRead) -> None:
         """What lies in the slots of a read against what the sequence counts on there."""
         slots, step = read.slots, int(self.trace.events["step"][read.row])
-        gone = (slots == NOWHERE) | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
-        held = slots >= 0
-        read.found = np.where(held, self.landing.slots[slots], NEVER)
-        self.reads.slots += int(held.sum())
-        known = (read.found != UNKNOWN) & (read.counts_on != UNKNOWN)
-        read.wrong = known & ((held & ((read.found != read.counts_on) | (read.found < 0))) | gone)
-        if not self.alike and self.attended.right(read.seq_id, step):
-            read.wrong[:] = False
+        read.found = found = self.landing.slots[slots]
+        if len(slots) and (slots.min() < 0 or found.min() < 0 or (found != read.counts_on).any()):
+            gone = (slots == NOWHERE) | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
+            held = slots >= 0
+            found[~held] = NEVER
+            self.reads.slots += int(held.sum())
+            known = (found != UNKNOWN) & (read.counts_on != UNKNOWN)
+            wrong = known & ((held & ((found != read.counts_on) | (found < 0))) | gone)
+            read.wrong = wrong & (self.alike or not self.attended.right(read.seq_id, step))
+        else:
+            self.reads.slots += len(slots)
         if (mismatch := self.attended.mismatch(read.seq_id, step)) >= 0:
             read.told = self._mismatch(read, mismatch)
 
