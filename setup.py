@@ -3,10 +3,11 @@
 from setuptools import Extension, setup
 
 RING = ["traces/module.h", "traces/ring.h"]
+SCREEN = [f"inspector/screen/{name}.h" for name in ("state", "details", "rules")]
 MODULES = {
     "kvscope.traces._speed": ("traces/speed.c", RING),
     "kvscope.engine._lanes": ("engine/lanes.c", [*RING, "engine/blake2.h"]),
-    "kvscope.inspector._screen": ("inspector/screen/live.c", []),
+    "kvscope.inspector._screen": ("inspector/screen/live.c", SCREEN),
 }
 
 setup(
