@@ -3,7 +3,7 @@
 from setuptools import Extension, setup
 
 RING = ["traces/module.h", "traces/ring.h"]
-SCREEN = [f"inspector/screen/{name}.h" for name in ("state", "details", "rules")]
+SCREEN = [f"inspector/screen/{name}.h" for name in ("state", "details", "lost", "rules")]
 MODULES = {
     "kvscope.traces._speed": ("traces/speed.c", RING),
     "kvscope.engine._lanes": ("engine/lanes.c", [*RING, "engine/blake2.h"]),

@@ -70,7 +70,8 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     if not replay:
         looked = screened(trace)
         if looked.clean:
-            return _result(trace, wanted, (), looked.blocks, looked.slots, _unclosed(trace), started)
+            notes = (*_lost(trace, looked.unjudged, looked.unknown, trace.num_blocks), *_unclosed(trace))
+            return _result(trace, wanted, (), looked.blocks, looked.slots, notes, started)
     wrong = other_pool(trace)
     if wrong is not None:
         return _result(trace, wanted, (wrong,), 1, 0, (), started)
@@ -90,9 +91,10 @@ def _replayed(trace: Frozen, wanted: list[str], started: float) -> CheckResult:
     player.feed(trace.events, trace.seqs, {row for row, _ in gaps})
     player.finish()
     slots = sum(bits.bit_count() for bits in ledger.ever_written.values())
-    return _result(
-        trace, wanted, ledger.findings, len(ledger.touched), slots, (*_notes(ledger, gaps), *_unclosed(trace)), started
-    )
+    notes = (
+        *_not_kept(ledger), *_lost(trace, ledger.unjudged, ledger.unknown_blocks, ledger.num_blocks), *_unclosed(trace)
+    )  # fmt: skip
+    return _result(trace, wanted, ledger.findings, len(ledger.touched), slots, notes, started)
 
 
 def _result(
@@ -127,21 +129,24 @@ def _result(
     )
 
 
-def _notes(ledger: Ledger, gaps: list[tuple[int, int]]) -> tuple[str, ...]:
-    notes = []
-    if ledger.not_kept:
-        notes.append(
-            f"{ledger.not_kept:,} more findings were counted but not kept: the first {len(ledger.findings):,} are"
-        )
-    if gaps:
-        lost = sum(n for _, n in gaps)
-        places = f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"
-        notes.append(
-            f"{lost:,} events are missing in {places}: {ledger.unjudged:,} events could not be judged, "
-            f"{ledger.unknown_blocks} of {ledger.num_blocks} blocks are still unknown at the end, and which steps were "
-            "open is not judged after the first of them"
-        )
-    return tuple(notes)
+def _not_kept(ledger: Ledger) -> tuple[str, ...]:
+    if not ledger.not_kept:
+        return ()
+    return (f"{ledger.not_kept:,} more findings were counted but not kept: the first {len(ledger.findings):,} are",)
+
+
+def _lost(trace: Frozen, unjudged: int, unknown: int, num_blocks: int) -> tuple[str, ...]:
+    """How much could be judged, where events are missing."""
+    from kvscope.inspector.source import gap_rows
+
+    gaps = gap_rows(trace)
+    if not gaps:
+        return ()
+    lost, places = sum(n for _, n in gaps), f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"
+    return (
+        f"{lost:,} events are missing in {places}: {unjudged:,} events could not be judged, {unknown} of {num_blocks} "
+        "blocks are still unknown at the end, and which steps were open is not judged after the first of them",
+    )
 
 
 def _unclosed(trace: Frozen) -> tuple[str, ...]:

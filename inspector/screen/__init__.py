@@ -9,7 +9,7 @@
     sequences.py   the rules of a sequence: positions written before they are read, tables, ends
     screen.py      the chunks one after another, and what is known between them
     live.py        beside a run that goes on: look by look, in C row by row (live.c) where that was built
-    whole.py       a whole trace, by the way that costs least
+    whole.py       a whole trace, by the way that costs least; in C behind lost events as well
 
 The screen may suspect what the detectors find in order; it never passes what they would report. Where it suspects
 anything, the detectors replay the trace, so a check reports the same either way.

@@ -142,7 +142,9 @@ look(Live *self, PyObject *args)
 {
     PyObject *parts, *singles, *bulk, *marks, *beside;
     long long first;
-    if (!PyArg_ParseTuple(args, "O!LO!OOO", &PyList_Type, &parts, &first, &PyDict_Type, &singles, &bulk, &marks, &beside)) {
+    self->breaks_off = 0;
+    if (!PyArg_ParseTuple(args, "O!LO!OOO|p", &PyList_Type, &parts, &first, &PyDict_Type, &singles, &bulk, &marks, &beside,
+                          &self->breaks_off)) {
         return NULL;
     }
     int kept = PyTuple_CheckExact(bulk) && PyTuple_GET_SIZE(bulk) == COLUMNS;
@@ -160,6 +162,7 @@ look(Live *self, PyObject *args)
         }
     }
     end_look(self);
+    self->resumes = self->resumes && count == 0;
     return count < 0 ? NULL : PyLong_FromSsize_t(count);
 }
 
@@ -201,15 +204,19 @@ left(Live *self, PyObject *Py_UNUSED(none))
 {
     int entry = 0, block = 0, quarantine = 0;
     for (int64_t i = 0; i < self->known; i++) {
-        entry |= self->sequences[i].over && self->sequences[i].entries > 0;
+        const Sequence *at = &self->sequences[i];
+        entry |= at->stretch == self->stretch && at->over && at->entries > 0;
     }
     for (int64_t i = 0; i < self->rooms; i++) {
         const Block *at = &self->blocks[i];
+        if (at->stretch != self->stretch || at->unknown) {
+            continue;
+        }
         block |= at->touched && at->references == 0 && at->place == HELD && !at->published;
-        quarantine |= at->place == QUARANTINED && at->last_use <= self->ended;
+        quarantine |= at->place == QUARANTINED && at->last_use <= self->ended && !lost(self);
     }
     return Py_BuildValue("{s:O,s:O,s:O,s:O}", "entry left", entry ? Py_True : Py_False, "lease left",
-                         self->leased && !self->swaps ? Py_True : Py_False, "block left", block ? Py_True : Py_False,
+                         self->leased && !self->swaps && !lost(self) ? Py_True : Py_False, "block left", block ? Py_True : Py_False,
                          "quarantine left", quarantine ? Py_True : Py_False);
 }
 
@@ -246,9 +253,31 @@ seen(Live *self, PyObject *Py_UNUSED(none))
 {
     long long blocks = 0, written = 0;
     for (int64_t i = 0; i < self->rooms; i++) {
-        blocks += self->blocks[i].touched, written += self->blocks[i].ever_written;
+        const Block *at = &self->blocks[i];
+        blocks += at->touched, written += at->ever_written;
+        for (int64_t slot = at->ever_written; at->beyond != NULL && slot < self->block_size; slot++) {
+            written += at->beyond[slot / 64] >> slot % 64 & 1;
+        }
     }
     return Py_BuildValue("(LL)", blocks, written);
+}
+
+static PyObject *
+lose(Live *self, PyObject *Py_UNUSED(none))
+{
+    if (self->swaps) {
+        PyErr_SetString(PyExc_ValueError, "the host tier is not followed across lost events");
+        return NULL;
+    }
+    lose_all(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+known(Live *self, PyObject *Py_UNUSED(none))
+{
+    return Py_BuildValue("(LLLLL)", (long long)self->unjudged, (long long)self->unknown, (long long)self->compared,
+                         (long long)self->least_told, (long long)self->most_told);
 }
 
 static PyObject *
@@ -297,6 +326,9 @@ free_live(Live *self)
     for (int64_t i = 0; i < self->known; i++) {
         PyMem_Free(self->sequences[i].table);
     }
+    for (int64_t i = 0; self->blocks != NULL && i < self->rooms; i++) {
+        PyMem_Free(self->blocks[i].beyond);
+    }
     PyMem_Free(self->sequences);
     PyMem_Free(self->blocks);
     PyMem_Free(self->leases);
@@ -308,7 +340,11 @@ free_live(Live *self)
 
 static PyMethodDef live_methods[] = {
     {"look", (PyCFunction)look, METH_VARARGS,
-     "look(rows, first, singles, bulk, marks, beside) -> rows that are complete, all of which were looked at"},
+     "look(rows, first, singles, bulk, marks, beside, breaks_off=False) -> rows that are complete, all of which were "
+     "looked at; `breaks_off`: the events just behind them are lost"},
+    {"lose", (PyCFunction)lose, METH_NOARGS, "events were lost: nothing is known of any block, sequence or step"},
+    {"known", (PyCFunction)known, METH_NOARGS,
+     "(events that could not be judged, blocks that are unknown, witnesses compared, least and most blocks these count)"},
     {"learn", (PyCFunction)learn, METH_VARARGS,
      "learn(window, watermark, max_seqs, max_batched_tokens, max_model_len, max_blocks, reserved)"},
     {"left", (PyCFunction)left, METH_NOARGS, "what is left behind, by rule"},

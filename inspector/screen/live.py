@@ -7,7 +7,7 @@ columns, whose look costs a millisecond however few its rows are. Both say the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,16 @@ class ByColumns:
         return result.blocks, result.slots
 
 
+class Known(NamedTuple):
+    """How much of a trace could be judged."""
+
+    unjudged: int  # events
+    unknown: int  # blocks, at the end
+    compared: int  # witnesses
+    least_told: int  # blocks that these count in all; 0: none counts any
+    most_told: int
+
+
 class ByRows:
     """Row by row, in C; used as `ByColumns` is."""
 
@@ -130,14 +140,26 @@ class ByRows:
         found: tuple[int, int] = self._live.seen()
         return found
 
-    def look_back(self, rows: Rows, first: int, kept: Kept) -> bool:
-        """Look at the next rows of a trace, with what it keeps of their details; returns whether any is suspicious."""
+    def lose(self) -> None:
+        """Events were lost before the next look: what was known of blocks, sequences and steps is not relied on."""
+        self._live.lose()
+
+    def known(self) -> Known:
+        """How much could be judged."""
+        return Known(*self._live.known())
+
+    def look_back(self, rows: Rows, first: int, kept: Kept, *, breaks_off: bool = False) -> bool:
+        """Look at the next rows of a trace, with what it keeps of their details; returns whether any is suspicious.
+
+        Args:
+            breaks_off: the events just behind these rows are lost.
+        """
 
         def beside(count: int) -> bool:
             kinds = np.ascontiguousarray(rows["kind"])
             return self._transferred(Chunk(rows, first, KeptDetails(kinds, first, *kept), kinds))
 
-        self._live.look([rows], first, {}, kept, None, beside)
+        self._live.look([rows], first, {}, kept, None, beside, breaks_off)
         self._suspected()
         return bool(self.suspects)
 
@@ -186,4 +208,4 @@ def live_screen(num_blocks: int, block_size: int) -> ByRows | ByColumns:
     return ByRows(num_blocks, block_size) if fast else ByColumns(num_blocks, block_size)
 
 
-__all__ = ["ByColumns", "ByRows", "in_c", "live_screen"]
+__all__ = ["ByColumns", "ByRows", "Known", "in_c", "live_screen"]

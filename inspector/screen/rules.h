@@ -3,16 +3,9 @@
 #ifndef KVSCOPE_SCREEN_RULES_H
 #define KVSCOPE_SCREEN_RULES_H
 
-#include "details.h"
+#include "lost.h"
 
 /* -- the rules ----------------------------------------------------------------------------------------------------- */
-
-#define MUST(kept, rule) \
-    do { \
-        if (!(kept)) { \
-            return rule; \
-        } \
-    } while (0)
 
 static inline int64_t
 low_of(int64_t range)
@@ -42,6 +35,9 @@ static int
 starts_copy(Live *self, Py_ssize_t i, const Event *event)
 {
     Event copy;
+    if (self->breaks_off && i + 2 >= self->length && (i + 1 == self->length || kind_at(self, i + 1) == K_LEASE)) {
+        return 1; /* it may, and nothing is judged of the table any more */
+    }
     return kind_at(self, i + 2) == K_COW && read_at(self, i + 2, &copy) && copy.block == event->block &&
            copy.gen == event->gen && copy.seq_id == event->seq_id && copy.lblock == event->lblock;
 }
@@ -55,6 +51,9 @@ step_begins(Live *self, const Event *event)
     MUST(!self->max_seqs || event->aux <= self->max_seqs, "limits");
     self->last_step = event->step;
     self->begun++;
+    if (lost(self)) {
+        return NULL;
+    }
     int64_t open = self->opened - self->closed;
     if (self->closed && (open == 0 || self->opened == self->open_room)) {
         memmove(self->open, self->open + self->closed, sizeof(Step) * (size_t)open);
@@ -70,9 +69,12 @@ step_begins(Live *self, const Event *event)
 static const char *
 step_ends(Live *self, const Event *event)
 {
-    self->ended++;
-    MUST(self->ended <= self->begun, "step end");
     MUST(!self->max_batched_tokens || event->aux <= self->max_batched_tokens, "limits");
+    self->ended++;
+    if (lost(self)) {
+        return NULL;
+    }
+    MUST(self->ended <= self->begun, "step end");
     const Step *step = &self->open[self->closed++];
     int wrong = (step->told > 0 && step->told != step->rows) || (event->aux > 0 && event->aux != step->tokens);
     MUST(!wrong || step->rows == 0, "steps");
@@ -82,15 +84,17 @@ step_ends(Live *self, const Event *event)
 static const char *
 is_scheduled(Live *self, const Event *event)
 {
-    MUST(self->opened > self->closed, "steps");
+    MUST(lost(self) || self->opened > self->closed, "steps");
     MUST(!self->max_model_len || event->aux >> 32 <= self->max_model_len, "limits");
     if (self->window) {
         int64_t needed = (int64_t)event->lblock - self->window + 1;
         MUST(low_of(event->aux) <= (needed > 0 ? needed : 0), "window");
     }
-    Step *step = &self->open[self->opened - 1];
-    step->rows++;
-    step->tokens += event->fill > 0 ? event->fill : 0;
+    if (!lost(self)) {
+        Step *step = &self->open[self->opened - 1];
+        step->rows++;
+        step->tokens += event->fill > 0 ? event->fill : 0;
+    }
     return NULL;
 }
 
@@ -98,12 +102,12 @@ is_scheduled(Live *self, const Event *event)
 static const char *
 is_admitted(Live *self, Py_ssize_t i, const Event *event)
 {
-    if (event->aux > 0) {
+    if (event->aux > 0 && !lost(self)) {
         int64_t hits = 0;
         while (kind_at(self, i + 1 + hits) == K_HIT) {
             hits++;
         }
-        MUST(event->aux <= hits * self->block_size, "admitted");
+        MUST((self->breaks_off && i + 1 + hits == self->length) || event->aux <= hits * self->block_size, "admitted");
     }
     return NULL;
 }
@@ -186,6 +190,7 @@ static const char *
 resizes(Live *self, const Event *event)
 {
     int64_t size = event->aux, before = event->lblock;
+    MUST(!lost(self), "resize"); /* of a pool that is known in part: the detectors' business */
     MUST(before == self->num_blocks && 0 <= size && size < MOST_BLOCKS, "resize");
     MUST(!(0 < self->max_blocks && self->max_blocks < size), "resize");
     self->counts[C_FREE] += size - before - never_free(self, size) + never_free(self, before);
@@ -205,15 +210,25 @@ static const char *
 witness(Live *self, const Told *told)
 {
     MUST(self->left_over == 0, "witness");
-    if (told == NULL) {
-        return NULL;
+    int compared = self->unknown == 0;
+    if (told != NULL) {
+        MUST(self->swaps || lost(self) || told->count <= 8 || told->values[8] <= 0, "host slots");
+        MUST(!compared || self->odd == 0, "witness");
+        for (int i = 0; i < COUNTED; i++) {
+            MUST(compared ? told->values[i] == self->counts[i] : told->values[i] >= 0, "witness");
+        }
+        MUST(told->values[6] >= 0, "witness");
+        if (compared && (!lost(self) || self->sure == self->met)) {
+            MUST(told->values[6] == self->entries, "witness");
+            MUST(told->values[7] == 0 || (uint64_t)told->values[7] == self->digest, "witness");
+        }
     }
-    MUST(self->swaps || told->count <= 8 || told->values[8] <= 0, "host slots");
-    for (int i = 0; i < COUNTED; i++) {
-        MUST(told->values[i] == self->counts[i], "witness");
+    if (compared) {
+        counts_blocks(self, told);
     }
-    MUST(told->values[6] == self->entries, "witness");
-    MUST(told->values[7] == 0 || (uint64_t)told->values[7] == self->digest, "witness");
+    else {
+        self->unjudged++;
+    }
     return NULL;
 }
 
@@ -263,6 +278,12 @@ lives(Live *self, const Event *event, const Traits *kind, Was *was)
 {
     MUST(0 <= event->block && event->block < self->num_blocks, "block exists");
     Block *block = was->block = &self->blocks[event->block];
+    if (block->stretch != self->stretch) {
+        forget_block(self, block);
+    }
+    if (block->unknown) {
+        return meets(self, event, kind, block);
+    }
     MUST(event->kind == K_ALLOC ? event->gen > block->gen : event->gen == block->gen, "life");
     block->gen = event->gen;
 
@@ -280,6 +301,23 @@ lives(Live *self, const Event *event, const Traits *kind, Was *was)
     return goes(event, was);
 }
 
+/* These slots were written, in this life or another one; 0: no memory. */
+static inline int
+write_down(const Live *self, Block *block, int64_t lo, int64_t hi)
+{
+    if (lo <= block->ever_written) {
+        block->ever_written = hi > block->ever_written ? (int32_t)hi : block->ever_written;
+        return 1;
+    }
+    if (block->beyond == NULL) {
+        block->beyond = PyMem_Calloc((size_t)(self->block_size + 63) / 64, sizeof(uint64_t));
+    }
+    for (; block->beyond != NULL && lo < hi; lo++) {
+        block->beyond[lo / 64] |= (uint64_t)1 << lo % 64;
+    }
+    return block->beyond != NULL;
+}
+
 /* Slots are written in order by the only holder; copies and publications find them written. */
 static const char *
 slots(Live *self, const Event *event, const Told *told, Was *was)
@@ -289,7 +327,7 @@ slots(Live *self, const Event *event, const Told *told, Was *was)
     was->lo = low_of(event->aux), was->hi = event->aux >> 32;
     switch (event->kind) {
     case K_WRITE:
-        MUST(was->lo < was->hi && was->hi <= size && was->lo <= was->written, "slots");
+        MUST(was->lo < was->hi && was->hi <= size && (block->unknown || was->lo <= was->written), "slots");
         reach = was->hi;
         break;
     case K_COW:
@@ -309,17 +347,54 @@ slots(Live *self, const Event *event, const Told *told, Was *was)
         block->written = block->leased = 0;
         break;
     case K_PUBLISH:
-        MUST(was->written == size, "published full");
+        MUST(block->unknown || was->written == size, "published full");
         break;
     }
     block->written = reach > block->written ? (int32_t)reach : block->written;
-    block->ever_written = block->written > block->ever_written ? block->written : block->ever_written;
+    return reach == 0 || write_down(self, block, event->kind == K_WRITE ? was->lo : 0, reach) ? NULL : no_memory;
+}
+
+/* A lease ends on the life that it began on. */
+static const char *
+lease_or_unlease(Live *self, const Event *event, Block *block)
+{
+    if (!room_for_a_lease(self)) {
+        return no_memory;
+    }
+    Lease *found = lease_at(self->leases, self->lease_room, event->aux, event->block);
+    int held = found->block >= 0;
+    if (event->kind == K_LEASE) {
+        if (held) {
+            return "transfers";
+        }
+        *found = (Lease){event->aux, event->block, event->gen};
+        self->lease_used++, self->leased++;
+        block->references += block->unknown, block->leases += block->unknown;
+        return NULL;
+    }
+    if (!held && block->unknown) {
+        return NULL; /* it was taken before events were lost */
+    }
+    if (!held || found->gen != event->gen) {
+        return "transfers";
+    }
+    found->block = -2;
+    self->leased--;
+    block->references -= block->unknown, block->leases -= block->unknown;
     return NULL;
 }
 
-/* A place in a table is taken and given back alternately, as the same life of the same block. */
+static inline int
+leads(const Entry *entry, const Event *event)
+{
+    return entry->block == event->block && entry->gen == event->gen;
+}
+
+/* A place in a table is taken and given back alternately, as the same life of the same block. What is given back is
+`given`; its block stays -1 where that was not taken in this stretch. */
 static const char *
-entries(Live *self, Py_ssize_t i, const Event *event, Sequence *sequence, int copies, Entry *given, int *current)
+entries(
+    Live *self, Py_ssize_t i, const Event *event, Sequence *sequence, Block *block, int copies, Entry *given, int *current)
 {
     MUST(event->lblock < MOST_LOGICAL, "too large");
     Place *place = place_of(sequence, event->lblock);
@@ -333,13 +408,19 @@ entries(Live *self, Py_ssize_t i, const Event *event, Sequence *sequence, int co
             place->older = place->newest;
         }
         place->newest = (Entry){self->first + i, event->block, event->gen};
+        block->references += block->unknown;
+        return NULL;
+    }
+    if (sequence->unknown && !leads(&place->newest, event) && !leads(&place->older, event)) {
+        MUST(block->unknown, "entry"); /* it was taken before events were lost */
         return NULL;
     }
     *current = place->older.block < 0;
     Entry *entry = *current ? &place->newest : &place->older;
-    MUST(entry->block == event->block && entry->gen == event->gen, "entry");
+    MUST(leads(entry, event), "entry");
     *given = *entry;
     entry->block = -1;
+    block->references -= block->unknown;
     return NULL;
 }
 
@@ -348,9 +429,12 @@ static const char *
 positions(const Event *event, Sequence *sequence, const Was *was, int64_t size, int copies, int current)
 {
     int64_t base = (int64_t)event->lblock * size, before = sequence->reach, reach = 0;
-    int64_t written = was->block != NULL ? was->block->written : 0, lo = low_of(event->aux), hi = event->aux >> 32;
+    int64_t written = was->block == NULL ? 0 : was->block->unknown ? size : was->block->written, lo = low_of(event->aux), hi = event->aux >> 32;
     int is = traits[event->kind].is;
     MUST(event->lblock >= 0 || !(is & OF_BLOCK), "positions"); /* what is of both is in a place of a table */
+    if (sequence->unknown) {
+        return NULL;
+    }
     switch (event->kind) {
     case K_WRITE:
         MUST(base + lo <= before, "written in order");
@@ -391,10 +475,10 @@ positions(const Event *event, Sequence *sequence, const Was *was, int64_t size, 
 
 /* The worker's table is the one that the events make; a sequence begins with an empty one and ends with nothing left. */
 static const char *
-tables(Live *self, const Event *event, Sequence *sequence, const Told *told, int current)
+tables(Live *self, const Event *event, Sequence *sequence, const Told *told, int current, int counts)
 {
     int is = traits[event->kind].is, was_over = sequence->over;
-    int64_t sign = is & TAKES ? 1 : is & GIVES ? -1 : 0;
+    int64_t sign = !counts ? 0 : is & TAKES ? 1 : is & GIVES ? -1 : 0;
     if (sign) {
         uint64_t word = digest_word(event->block, event->gen, event->lblock) * (uint64_t)sign;
         sequence->entries += sign, self->entries += sign;
@@ -404,16 +488,22 @@ tables(Live *self, const Event *event, Sequence *sequence, const Told *told, int
         MUST(sequence->entries == 0, "begins empty");
         sequence->over = 0;
         sequence->slid = 0;
-        if (event->kind == K_FORK && 0 <= event->aux && event->aux < self->known) {
+        if (event->kind == K_FORK && lost(self)) {
+            sequence->slid = -1; /* the first entry that it is given says */
+        }
+        else if (event->kind == K_FORK && 0 <= event->aux && event->aux < self->known) {
             sequence->slid = self->sequences[event->aux].slid;
         }
+    }
+    if (is & TAKES && sequence->slid < 0) {
+        sequence->slid = event->lblock;
     }
     if (event->kind == K_RELEASE && current && event->reason == WINDOW && event->lblock >= sequence->slid) {
         sequence->slid = (int64_t)event->lblock + 1;
     }
-    if (event->kind == K_SCHED && told != NULL) {
+    if (event->kind == K_SCHED && told != NULL && !sequence->unknown) {
         MUST((uint64_t)told->values[0] == sequence->digest, "table");
-        MUST(told->values[1] == sequence->entries + sequence->slid, "table");
+        MUST(told->values[1] == sequence->entries + (sequence->slid > 0 ? sequence->slid : 0), "table");
     }
     sequence->over |= (is & ENDS) != 0;
     if (sequence->over) {
@@ -431,6 +521,7 @@ static const char *
 publication(Live *self, Py_ssize_t i, const Event *event, const Told *told, const Was *was)
 {
     Block *block = was->block;
+    int judged = !block->unknown && (block->named || !lost(self)); /* what it was published as is known */
     if (event->kind == K_PUBLISH) {
         block->named = 1, block->worded = told != NULL, block->published_at = event->lblock;
         if (told != NULL) {
@@ -438,12 +529,12 @@ publication(Live *self, Py_ssize_t i, const Event *event, const Told *told, cons
         }
         return NULL;
     }
-    MUST(!self->ordered || !was->unbound, "hit before its writes");
-    MUST(block->worded == (told != NULL), "hit content");
-    MUST(told == NULL || memcmp(block->words, told->values, sizeof(block->words)) == 0, "hit content");
-    MUST(!block->named || block->published_at < 0 || event->lblock < 0 || block->published_at == event->lblock,
+    MUST(block->unknown || !self->ordered || !was->unbound, "hit before its writes");
+    MUST(!judged || block->worded == (told != NULL), "hit content");
+    MUST(!judged || told == NULL || memcmp(block->words, told->values, sizeof(block->words)) == 0, "hit content");
+    MUST(!judged || !block->named || block->published_at < 0 || event->lblock < 0 || block->published_at == event->lblock,
          "hit content");
-    if (event->lblock > 0 && told != NULL) {
+    if (event->lblock > 0 && told != NULL && !(self->resumes && i == 0)) {
         Event front;
         MUST(read_at(self, i - 1, &front) && front.seq_id == event->seq_id, "hit prefix");
         int follows = front.kind == K_HIT && self->hit_row == i - 1 && self->hit_told &&
@@ -461,14 +552,25 @@ copies_of(Live *self, Py_ssize_t i, const Event *event, const Told *told, Block 
     Event near;
     if (event->kind == K_COW) {
         int64_t source = told->values[0], life = told->values[1]; /* `slots` has seen that they are there */
-        MUST(read_at(self, i - 1, &near) && near.kind == K_LEASE && near.block == source && near.gen == life, "copy source");
-        MUST(self->blocks[near.block].written >= told->values[3], "copy source");
+        if (i > 0 || !self->resumes) {
+            MUST(read_at(self, i - 1, &near) && near.kind == K_LEASE && near.block == source && near.gen == life,
+                 "copy source");
+            MUST(self->blocks[near.block].unknown || self->blocks[near.block].written >= told->values[3], "copy source");
+        }
         block->copied[0] = source, block->copied[1] = life, block->copied[2] = told->values[3];
         block->copying = 1;
         return NULL;
     }
-    MUST(block->copying && read_at(self, i + 1, &near) && near.kind == K_UNLEASE, "copy done");
-    MUST(near.block == block->copied[0] && near.gen == block->copied[1], "copy done");
+    if (!block->copying && lost(self)) {
+        return NULL; /* it was decided before */
+    }
+    if (block->copying && self->breaks_off && i + 1 == self->length) {
+        MUST(lives_on(self, block->copied[0], block->copied[1]), "copy done");
+    }
+    else {
+        MUST(block->copying && read_at(self, i + 1, &near) && near.kind == K_UNLEASE, "copy done");
+        MUST(near.block == block->copied[0] && near.gen == block->copied[1], "copy done");
+    }
     MUST(event->fill < 0 || event->fill >= block->copied[2], "copy done");
     return NULL;
 }
@@ -484,6 +586,10 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
         }
     }
     Block *block = was.block;
+    if (!self->swaps && (event->kind == K_LEASE || event->kind == K_UNLEASE) &&
+        (broken = lease_or_unlease(self, event, block)) != NULL) {
+        return broken;
+    }
     Sequence *sequence = NULL;
     Entry given = {-1, -1, -1};
     int current = 0, copies = event->kind == K_ALLOC && starts_copy(self, i, event);
@@ -492,14 +598,19 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
         if ((sequence = sequence_of(self, event->seq_id)) == NULL) {
             return no_memory;
         }
+        MUST(meets_sequence(self, kind, sequence), "begins empty");
         if (kind->is & (TAKES | GIVES)) {
             MUST(event->lblock >= 0, "positions");
             uint64_t key = (uint64_t)(uint32_t)event->seq_id << 32 | (uint64_t)(uint32_t)event->lblock;
             block->keys += kind->is & TAKES ? key : -key;
-            broken = entries(self, i, event, sequence, copies, &given, &current);
+            broken = entries(self, i, event, sequence, block, copies, &given, &current);
             if (broken != NULL) {
                 return broken;
             }
+        }
+        else if (block != NULL && block->unknown) {
+            int there = 0 <= event->lblock && event->lblock < sequence->room;
+            MUST(sequence->unknown || (there && leads(&sequence->table[event->lblock].newest, event)), "writer");
         }
         else if (event->kind == K_WRITE) {
             uint64_t key = (uint64_t)(uint32_t)event->seq_id << 32 | (uint64_t)(uint32_t)event->lblock;
@@ -507,7 +618,7 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
             MUST(block->leases == 0 || was.lo >= block->leased, "lease");
         }
         if ((broken = positions(event, sequence, &was, self->block_size, copies, current)) != NULL ||
-            (broken = tables(self, event, sequence, told, current)) != NULL) {
+            (broken = tables(self, event, sequence, told, current, !(kind->is & GIVES) || given.block >= 0)) != NULL) {
             return broken;
         }
         if (event->kind == K_SCHED) {
@@ -525,15 +636,19 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
         (broken = copies_of(self, i, event, told, block)) != NULL) {
         return broken;
     }
+    if (block->unknown) {
+        return NULL;
+    }
     if (event->kind == K_RELEASE && given.since < sequence->sched_seq && sequence->sched_step + 1 > block->last_use) {
         block->last_use = sequence->sched_step + 1;
     }
     if (event->kind == K_ALLOC) {
         /* Handed out when the last step that used it has completed. */
-        MUST(block->last_use <= self->ended, "fence");
+        MUST(lost(self) || block->last_use <= self->ended, "fence");
         block->copying = 0;
+        self->odd -= block->odd, block->odd = 0;
     }
-    MUST(event->kind != K_SETTLE || block->last_use <= self->ended + 1, "fence");
+    MUST(lost(self) || event->kind != K_SETTLE || block->last_use <= self->ended + 1, "fence");
 
     int held = block->references - block->leases;
     int state = held > 1                      ? C_SHARED
@@ -592,10 +707,6 @@ judge(Live *self, Py_ssize_t i, const Event *event)
     case K_FINISH:
     case K_ABORT:
         broken = broken != NULL ? broken : moves_on(self, event);
-        break;
-    case K_LEASE:
-    case K_UNLEASE:
-        broken = self->swaps ? NULL : lease_or_unlease(self, event);
         break;
     }
     return broken != NULL || !(kind->is & (OF_BLOCK | OF_SEQUENCE)) ? broken

@@ -46,6 +46,8 @@ _MOST_BLOCKS = 1 << 21
 
 # Kinds whose meaning for the ledger is known here.
 UNDERSTOOD = flags(k for k in Kind if k != Kind.GAP)
+_GAPS = flags((Kind.GAP,))
+_UNFOLLOWED = [int(kind) for kind in (Kind.SWAP_OUT, Kind.SWAP_IN, Kind.GROW, Kind.SHRINK)]  # across lost events
 
 
 def understood(present: IntArray) -> bool:
@@ -60,6 +62,8 @@ class Screened:
     suspects: dict[str, int]  # rule -> number of the first event that breaks it
     blocks: int  # blocks that had an event
     slots: int  # distinct slots that were written or copied
+    unjudged: int = 0  # events that say nothing of what is known, after others were lost
+    unknown: int = 0  # blocks of which nothing is known at the end
 
     @property
     def clean(self) -> bool:
@@ -67,11 +71,15 @@ class Screened:
         return not self.suspects
 
 
-def unfit_for(trace: Frozen) -> str:
-    """Why the trace as a whole is left to the detectors; empty where it is not."""
-    if gap_rows(trace):
+def unfit_for(trace: Frozen, *, gaps: bool = False) -> str:
+    """Why the trace as a whole is left to the detectors; empty where it is not.
+
+    Args:
+        gaps: whether who looks can go on behind lost events.
+    """
+    if gap_rows(trace) and (not gaps or trace.present[_UNFOLLOWED].any()):
         return "lost events"
-    if not understood(trace.present):
+    if not (UNDERSTOOD | gaps * _GAPS)[np.flatnonzero(trace.present)].all():
         return "unknown kind"
     return "too large" if trace.num_blocks >= _MOST_BLOCKS else ""
 

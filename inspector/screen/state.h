@@ -85,14 +85,17 @@ static const int64_t MOST_POSITIONS = (int64_t)1 << 40;
 
 typedef struct {
     int32_t gen, references, leases, written, leased; /* written: slots below; leased: leases of this life cover so far */
-    uint8_t place, published, unbound, touched, named, worded, copying;
+    int32_t stretch; /* this and `unknown` to `told_leases`: see lost.h */
+    uint8_t place, published, unbound, touched, named, worded, copying, unknown, odd;
     uint8_t state; /* what a WITNESS counts it as */
     uint64_t keys; /* sum of the keys of its table entries */
     int64_t last_use; /* 1 + the last step that used it */
     int64_t words[4]; /* `named`: it was published, `worded`: as this */
     int64_t published_at;
     int64_t copied[3]; /* `copying`: source, its life, slots of this life's COW */
-    int32_t ever_written;
+    int32_t ever_written; /* slots below, and those of `beyond`: a bit per slot, where any were written behind others */
+    uint64_t *beyond;
+    int32_t told, told_leases;
 } Block;
 
 typedef struct {
@@ -109,7 +112,8 @@ typedef struct {
     Place *table;
     int64_t room, entries, reach, slid, sched_seq, sched_step, tokens;
     uint64_t digest;
-    uint8_t over, fresh, holding, submitted;
+    int32_t stretch; /* this and what is `unknown` and `met`: see lost.h */
+    uint8_t over, fresh, holding, submitted, unknown, met;
 } Sequence;
 
 typedef struct {
@@ -187,6 +191,13 @@ typedef struct {
     /* what the facts promise; 0, or below 0 for the watermark: nothing */
     int64_t window, max_seqs, max_batched_tokens, max_model_len, max_blocks;
     double watermark;
+    /* after lost events, see lost.h */
+    int32_t stretch; /* how often events were lost */
+    int resumes, breaks_off; /* they were lost just before this look, are just behind it */
+    int64_t unknown, odd; /* blocks */
+    int64_t met, sure; /* sequences of whose table or end an event spoke, and those of them that are known */
+    int64_t unjudged, compared; /* events; witnesses */
+    int64_t least_told, most_told; /* blocks that those count in all; 0: none did */
     int32_t *reserved;
     Py_ssize_t reserved_count;
     /* what was found */
@@ -208,6 +219,13 @@ typedef struct {
 } Live;
 
 static const char *const no_memory = "no memory"; /* in place of a rule */
+
+#define MUST(kept, rule) \
+    do { \
+        if (!(kept)) { \
+            return rule; \
+        } \
+    } while (0)
 
 /* -- rows --------------------------------------------------------------------------------------------------------- */
 
@@ -337,30 +355,6 @@ room_for_a_lease(Live *self)
     PyMem_Free(self->leases);
     self->leases = made, self->lease_room = room, self->lease_used = self->leased;
     return 1;
-}
-
-static const char *
-lease_or_unlease(Live *self, const Event *event)
-{
-    if (!room_for_a_lease(self)) {
-        return no_memory;
-    }
-    Lease *found = lease_at(self->leases, self->lease_room, event->aux, event->block);
-    int held = found->block >= 0;
-    if (event->kind == K_LEASE) {
-        if (held) {
-            return "transfers";
-        }
-        *found = (Lease){event->aux, event->block, event->gen};
-        self->lease_used++, self->leased++;
-        return NULL;
-    }
-    if (!held || found->gen != event->gen) {
-        return "transfers";
-    }
-    found->block = -2;
-    self->leased--;
-    return NULL;
 }
 
 #endif
