@@ -58,7 +58,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     """
     from kvscope.inspector.geometry import other_pool
     from kvscope.inspector.screen.whole import screened
-    from kvscope.inspector.source import frozen
+    from kvscope.inspector.source import frozen, size_after
 
     started = time.perf_counter()
     types = detector_types()
@@ -70,7 +70,8 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     if not replay:
         looked = screened(trace)
         if looked.clean:
-            notes = (*_lost(trace, looked.unjudged, looked.unknown, trace.num_blocks), *_unclosed(trace))
+            size = size_after(trace, len(trace.events))
+            notes = (*_lost(trace, looked.unjudged, looked.unknown, size), *_unclosed(trace))
             return _result(trace, wanted, (), looked.blocks, looked.slots, notes, started)
     wrong = other_pool(trace)
     if wrong is not None:

@@ -159,7 +159,7 @@ class Ledger:
     def _known(self, block: Block) -> None:
         if not block.known:
             block.known = True
-            self.unknown_blocks -= 1
+            self.unknown_blocks -= 0 <= block.id < self.num_blocks
 
     def _alloc(self, row: Row, block: Block) -> None:
         self._known(block)
@@ -329,9 +329,10 @@ class Ledger:
         self.issued.pop(row.seq_id, None)
 
     def _resized(self, row: Row, block: Block) -> None:
-        if self.unknown_blocks:
-            self.unknown_blocks = max(0, self.unknown_blocks + row.aux - self.num_blocks)
         self.num_blocks = self.id_end = row.aux
+        if self.lost:
+            known = sum(found.known for found in self.blocks.values() if 0 <= found.id < self.num_blocks)
+            self.unknown_blocks = max(self.num_blocks - known, 0)
 
     def _step_begin(self, row: Row, block: Block) -> None:
         self.begun += 1

@@ -176,7 +176,7 @@ class Lease(Detector):
 
     def on_step_end(self, row: Row, block: Block) -> None:
         """What a step read must have arrived by its end."""
-        if not self.ledger.host.arriving or not self.ledger.open_steps:
+        if not self.ledger.host.arriving or not self.ledger.open_steps or not self.ledger.steps_known:
             return
         ordinal = self.ledger.open_steps[0].ordinal
         for arrival in self.ledger.host.arriving:

@@ -171,7 +171,8 @@ class BlockPass:
         keys = runs.running(moves, states.keys)
         runs.keep(keys, states.keys)
         alone = (self.entries == 1) & (keys == key) & (self.published == 0)
-        self.must("writer", ~write | alone)
+        fills = write | copy | self.is_(Kind.SWAP_IN)  # slots of the table of the sequence that the row names
+        self.must("writer", ~fills | alone)
         self._leased(write, lo, alloc)
 
     def _filled(self, which: npt.NDArray[np.bool_]) -> IntArray:

@@ -21,9 +21,11 @@ class Entries:
     """Table entries that are held between two chunks, rising by place and then by time.
 
     rows: [N, 4] place (sequence id << 32 | logical block), block, life, number of the event that took it.
+    doubled: whether two may be at one place.
     """
 
     rows: IntArray
+    doubled: bool = False
 
     @classmethod
     def none(cls) -> Entries:
@@ -42,6 +44,11 @@ class Entries:
             here[nth[have[nth] == places]] = True
         here = here[: len(self.rows)]
         return self.rows[here], Entries(self.rows[~here])
+
+    def twice(self) -> IntArray:
+        """The places where there are two."""
+        places = self.rows[:, 0]
+        return places[1:][places[1:] == places[:-1]] if self.doubled else places[:0]
 
     def merged(self, more: IntArray) -> Entries:
         """All of both, which have no place in common."""
@@ -74,7 +81,7 @@ class EntryPass:
         mine = np.empty((len(rows), 4), dtype=np.int64)
         mine[:, 0] = picked["seq_id"].astype(np.int64) << 32 | picked["lblock"]
         mine[:, 1], mine[:, 2], mine[:, 3] = picked["block"], picked["gen"], rows + chunk.first
-        held, self.held = self.held.parted(mine[:, 0])
+        held, self.held = self.held.parted(np.concatenate([mine[:, 0], self.held.twice()]))
         every = np.concatenate([held, mine])
         order = _order(every[:, 0])
         sign = np.ones(len(every), dtype=np.int64)
@@ -86,7 +93,7 @@ class EntryPass:
 
     def check(self, suspects: dict[str, IntArray]) -> Entries:
         """Add suspicious rows; returns what is held after the chunk."""
-        if not len(self.rows):
+        if not len(self.rows) and not self.held.doubled:
             return self.held
         self._sorted()
         chunk, runs, sign = self.chunk, self.runs, self.sign
@@ -116,17 +123,40 @@ class EntryPass:
         bad = np.where(took, ~sound_take, ~same)
         if bad.any():
             suspects["entry"] = self.local[bad & own]
+        self._written_behind(np.flatnonzero(after == 2), suspects)
         given = np.flatnonzero(~took)
         self.current[self.local[given]] = before[given] == 1
         self.since[self.local[given]] = np.where(found[given], number[target[given]], -1)
         return self._left(after, newest, previous)
+
+    def _written_behind(self, doubled: IntArray, suspects: dict[str, IntArray]) -> None:
+        """While a place holds two blocks nothing is written for it into the older one."""
+        if not len(doubled):
+            return
+        chunk, local = self.chunk, self.local
+        ends = np.minimum(doubled + 1, len(local) - 1)
+        same_place = (ends > doubled) & (self.every[ends, 0] == self.every[doubled, 0])
+        rows = chunk.rows(Kind.WRITE, Kind.COW, Kind.SWAP_IN)
+        los = rows.searchsorted(local[doubled])
+        his = rows.searchsorted(np.where(same_place, local[ends], chunk.length))
+        bad = []
+        for at, lo, hi in zip(
+            doubled[los < his].tolist(), los[los < his].tolist(), his[los < his].tolist(), strict=True
+        ):
+            its = rows[lo:hi]
+            place = chunk.seq_id[its].astype(np.int64) << 32 | chunk.lblock[its]
+            bad.append(its[(place == self.every[at, 0]) & (chunk.block[its] != self.every[at, 1])])
+        if sum(map(len, bad)):
+            suspects["writer"] = np.concatenate([*bad, suspects.get("writer", bad[0][:0])])
 
     def _left(self, after: IntArray, newest: IntArray, previous: IntArray) -> Entries:
         ends = self.runs.ends
         one = newest[ends[after[ends] >= 1]]
         two = previous[newest[ends[after[ends] == 2]]]
         at = np.sort(np.concatenate([one, two]))
-        return self.held.merged(self.every[at[at >= 0]])
+        left = self.held.merged(self.every[at[at >= 0]])
+        left.doubled = bool(len(two))  # all places where there were two have been looked at
+        return left
 
 
 def _order(places: IntArray) -> IntArray:

@@ -103,11 +103,11 @@ static int
 look_at_rows(Live *self, PyObject *beside)
 {
     int swaps = self->swaps;
-    for (Py_ssize_t i = 0; i < self->length && !swaps; i++) {
+    for (Py_ssize_t i = 0; i < self->length && !swaps && !lost(self); i++) {
         int kind = kind_at(self, i);
         swaps = kind == K_SWAP_OUT || kind == K_SWAP_IN;
     }
-    if (swaps && self->rule == NULL) {
+    if (swaps && self->rule == NULL && !lost(self)) {
         PyObject *suspicious = PyObject_CallFunction(beside, "n", self->length);
         int truth = suspicious == NULL ? -1 : PyObject_IsTrue(suspicious);
         Py_XDECREF(suspicious);
@@ -265,10 +265,6 @@ seen(Live *self, PyObject *Py_UNUSED(none))
 static PyObject *
 lose(Live *self, PyObject *Py_UNUSED(none))
 {
-    if (self->swaps) {
-        PyErr_SetString(PyExc_ValueError, "the host tier is not followed across lost events");
-        return NULL;
-    }
     lose_all(self);
     Py_RETURN_NONE;
 }

@@ -96,6 +96,7 @@ class ByRows:
         self._block_size = block_size
         self._limits, self._window, self._watermark = Limits(), 0, -1.0
         self._transfers: Transfers | None = None
+        self._lost = False
         self.suspects: dict[str, int] = {}
 
     def learn(self, facts: Iterable[Mapping[str, Any]], block_bytes: int) -> None:
@@ -131,7 +132,7 @@ class ByRows:
     def finish(self, end: int) -> None:
         """See `ByColumns.finish`."""
         left = self._live.left()
-        if self._transfers is not None:
+        if self._transfers is not None and not self._lost:
             left["lease left"] = bool(self._transfers.held)
         self.suspects |= {rule: end for rule, suspicious in left.items() if suspicious}
 
@@ -142,6 +143,7 @@ class ByRows:
 
     def lose(self) -> None:
         """Events were lost before the next look: what was known of blocks, sequences and steps is not relied on."""
+        self._lost = True
         self._live.lose()
 
     def known(self) -> Known:

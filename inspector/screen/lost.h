@@ -12,7 +12,7 @@ itself all is seen, so that what was taken in it is given back as it was taken, 
                           older, and then its block is unknown
                  known    its table is all there is; slots of unknown blocks count as written, for nobody judges them
 
-Which steps are open is not known any more, once events were lost.
+Which steps are open, and what lies in the host tier, is not known any more, once events were lost.
 
 Where a pool counts its blocks by state (WITNESS), the detectors count them by the last that was told of each, also
 before the loss (`timeline.py`): `told`, `told_leases`. A block that is free while they count it as held is `odd`. */
@@ -26,6 +26,18 @@ static inline int
 lost(const Live *self)
 {
     return self->stretch > 0;
+}
+
+static inline int
+is_known(const Live *self, const Block *block)
+{
+    return block->stretch == self->stretch && !block->unknown;
+}
+
+static int
+is_leased(const Live *self, int64_t lease, int32_t block)
+{
+    return self->lease_room && lease_at(self->leases, self->lease_room, lease, block)->block >= 0;
 }
 
 /* Events were lost: nothing is known. */
@@ -42,6 +54,19 @@ lose_all(Live *self)
         self->leases[i].block = -1;
     }
     self->lease_used = self->leased = 0;
+}
+
+/* The pool has another size. */
+static void
+count_again(Live *self)
+{
+    memset(self->counts, 0, sizeof self->counts);
+    self->unknown = 0;
+    for (int64_t i = 0; i < self->num_blocks; i++) {
+        const Block *block = &self->blocks[i];
+        self->unknown += !is_known(self, block);
+        self->counts[block->state] += is_known(self, block);
+    }
 }
 
 /* The first event of a block in a stretch. */
@@ -64,7 +89,7 @@ forget_sequence(const Live *self, Sequence *sequence)
     for (int64_t i = 0; i < sequence->room; i++) {
         sequence->table[i].newest.block = sequence->table[i].older.block = -1;
     }
-    sequence->entries = sequence->reach = sequence->slid = 0, sequence->digest = 0;
+    sequence->entries = sequence->reach = sequence->slid = sequence->doubled = 0, sequence->digest = 0;
     sequence->sched_seq = sequence->sched_step = -1;
     sequence->over = sequence->fresh = 0;
 }
@@ -153,8 +178,7 @@ lives_on(const Live *self, int64_t source, int64_t gen)
         return 0;
     }
     const Block *block = &self->blocks[source];
-    int known = block->stretch == self->stretch && !block->unknown;
-    return !known || (block->gen == gen && (block->references > 0 || block->published));
+    return !is_known(self, block) || (block->gen == gen && (block->references > 0 || block->published));
 }
 
 /* A witness whose counts of blocks are those of the events. Where events were lost the detectors compare none, unless

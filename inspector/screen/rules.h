@@ -190,18 +190,20 @@ static const char *
 resizes(Live *self, const Event *event)
 {
     int64_t size = event->aux, before = event->lblock;
-    MUST(!lost(self), "resize"); /* of a pool that is known in part: the detectors' business */
     MUST(before == self->num_blocks && 0 <= size && size < MOST_BLOCKS, "resize");
     MUST(!(0 < self->max_blocks && self->max_blocks < size), "resize");
     self->counts[C_FREE] += size - before - never_free(self, size) + never_free(self, before);
     for (int64_t i = size; i < self->rooms; i++) {
         const Block *block = &self->blocks[i];
-        MUST(block->references == 0 && !block->published && block->place == FREE, "resize");
+        MUST(!is_known(self, block) || (block->references == 0 && !block->published && block->place == FREE), "resize");
     }
     if (!grow((void **)&self->blocks, &self->rooms, size, sizeof(Block))) {
         return no_memory;
     }
     self->num_blocks = size;
+    if (lost(self)) {
+        count_again(self);
+    }
     return NULL;
 }
 
@@ -406,6 +408,7 @@ entries(
             int replaces = copies || (event->kind == K_SHARE && event->reason == RESIZED);
             MUST(place->older.block < 0 && replaces, "entry");
             place->older = place->newest;
+            sequence->doubled++;
         }
         place->newest = (Entry){self->first + i, event->block, event->gen};
         block->references += block->unknown;
@@ -420,6 +423,7 @@ entries(
     MUST(leads(entry, event), "entry");
     *given = *entry;
     entry->block = -1;
+    sequence->doubled -= !*current;
     block->references -= block->unknown;
     return NULL;
 }
@@ -586,9 +590,12 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
         }
     }
     Block *block = was.block;
-    if (!self->swaps && (event->kind == K_LEASE || event->kind == K_UNLEASE) &&
+    if ((event->kind == K_LEASE || event->kind == K_UNLEASE) && (!self->swaps || lost(self)) &&
         (broken = lease_or_unlease(self, event, block)) != NULL) {
         return broken;
+    }
+    if ((event->kind == K_SWAP_OUT || event->kind == K_SWAP_IN) && lost(self) && told != NULL && told->values[1] >= 0) {
+        MUST(block->unknown || is_leased(self, told->values[1], event->block), "transfers");
     }
     Sequence *sequence = NULL;
     Entry given = {-1, -1, -1};
@@ -608,14 +615,14 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
                 return broken;
             }
         }
-        else if (block != NULL && block->unknown) {
-            int there = 0 <= event->lblock && event->lblock < sequence->room;
-            MUST(sequence->unknown || (there && leads(&sequence->table[event->lblock].newest, event)), "writer");
-        }
-        else if (event->kind == K_WRITE) {
+        else if (block != NULL) { /* slots of its table are filled */
+            int looked_up = block->unknown ? !sequence->unknown : sequence->doubled > 0;
+            int there = looked_up && 0 <= event->lblock && event->lblock < sequence->room;
+            MUST(!looked_up || (there && leads(&sequence->table[event->lblock].newest, event)), "writer");
             uint64_t key = (uint64_t)(uint32_t)event->seq_id << 32 | (uint64_t)(uint32_t)event->lblock;
-            MUST(block->references - block->leases == 1 && block->keys == key && !block->published, "writer");
-            MUST(block->leases == 0 || was.lo >= block->leased, "lease");
+            int alone = block->references - block->leases == 1 && block->keys == key && !block->published;
+            MUST(block->unknown || alone, "writer");
+            MUST(block->unknown || event->kind != K_WRITE || block->leases == 0 || was.lo >= block->leased, "lease");
         }
         if ((broken = positions(event, sequence, &was, self->block_size, copies, current)) != NULL ||
             (broken = tables(self, event, sequence, told, current, !(kind->is & GIVES) || given.block >= 0)) != NULL) {

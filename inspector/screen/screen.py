@@ -47,7 +47,6 @@ _MOST_BLOCKS = 1 << 21
 # Kinds whose meaning for the ledger is known here.
 UNDERSTOOD = flags(k for k in Kind if k != Kind.GAP)
 _GAPS = flags((Kind.GAP,))
-_UNFOLLOWED = [int(kind) for kind in (Kind.SWAP_OUT, Kind.SWAP_IN, Kind.GROW, Kind.SHRINK)]  # across lost events
 
 
 def understood(present: IntArray) -> bool:
@@ -77,7 +76,7 @@ def unfit_for(trace: Frozen, *, gaps: bool = False) -> str:
     Args:
         gaps: whether who looks can go on behind lost events.
     """
-    if gap_rows(trace) and (not gaps or trace.present[_UNFOLLOWED].any()):
+    if not gaps and gap_rows(trace):
         return "lost events"
     if not (UNDERSTOOD | gaps * _GAPS)[np.flatnonzero(trace.present)].all():
         return "unknown kind"

@@ -111,6 +111,7 @@ typedef struct {
 typedef struct {
     Place *table;
     int64_t room, entries, reach, slid, sched_seq, sched_step, tokens;
+    int64_t doubled; /* places with two blocks in them */
     uint64_t digest;
     int32_t stretch; /* this and what is `unknown` and `met`: see lost.h */
     uint8_t over, fresh, holding, submitted, unknown, met;

@@ -17,7 +17,9 @@ from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen import plain
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.screen.screen import screen
+from kvscope.inspector.screen.whole import by_rows
 from kvscope.inspector.source import frozen
+from kvscope.traces import compiled
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 Case = tuple[str, str, str, Callable[[], HandTrace]]
@@ -146,6 +148,25 @@ def leased(lo: int, hi: int) -> HandTrace:
     return one().lease(0, 1, lo, hi).write(0, 1, 2, seq_id=1).unlease(0, 1)
 
 
+def filled_elsewhere(kind: Kind) -> HandTrace:
+    """Slots are filled for block 0 of sequence 1, but of another block (event 8 or 5); then it reads them."""
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).event(Kind.ADMIT, seq_id=2).alloc(3, seq_id=2)
+    if kind == Kind.SWAP_IN:
+        trace.lease(3, 7, 0, 4).event(kind, block=3, gen=1, seq_id=1, lblock=0, fill=4, aux=5, details=(1, 7))
+        return step(trace.unlease(3, 7), 0, 3, [(0, 1)]).end()
+    trace.event(Kind.ADMIT, seq_id=3).alloc(1, seq_id=3).write(1, 0, 4, seq_id=3).lease(1, 7, 0, 3)
+    trace.event(kind, block=3, gen=1, seq_id=1, lblock=0, fill=3, aux=1, details=(1, 1, 0, 3))
+    return step(trace, 0, 3, [(0, 1)]).end().event(Kind.COPY_DONE, block=3, gen=1, fill=3).unlease(1, 7)
+
+
+def written_behind(slots: int) -> HandTrace:
+    """Slot 2 is written (event 6) into the block that a copy of so many slots has taken the place of, and then read."""
+    trace = one(2).alloc(1, seq_id=1).lease(0, 7, 0, 2)
+    trace.event(Kind.COW, block=1, gen=1, seq_id=1, lblock=0, fill=slots, aux=0, details=(0, 1, 0, slots))
+    trace.write(0, 2, 3, seq_id=1).release(0, seq_id=1)
+    return step(trace, 0, 3, [(1, 1)]).end().event(Kind.COPY_DONE, block=1, gen=1, fill=2).unlease(0, 7).free(0)
+
+
 def quarantined(*, steps_behind: int, ended: bool) -> HandTrace:
     """Block 0 goes into quarantine while its step is open, or behind it, and so many steps begin after that."""
     trace = HandTrace().event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 4, seq_id=1)
@@ -234,6 +255,10 @@ CASES: list[Case] = [
       for lo, hi in ((1, 2), (0, 4))),
     *((f"a write in front of a lease of slots [{lo}:{hi}]", "lease@7", "", lambda lo=lo, hi=hi: leased(lo, hi))
       for lo, hi in ((2, 3), (3, 4))),
+    ("a copy into a block that another table holds", "writer@8", "KV009@10[0:3]", lambda: filled_elsewhere(Kind.COW)),
+    ("a block that another table holds, filled from a host slot", "writer@5", "KV009@8[0:3]",
+     lambda: filled_elsewhere(Kind.SWAP_IN)),
+    ("a write into a block behind its copy", "writer@9", "KV009@12[2:3]", lambda: written_behind(2)),
     *((f"in quarantine, its step open, {steps} begun behind it", "", "",
        lambda steps=steps: quarantined(steps_behind=steps, ended=False)) for steps in (0, 1)),
     ("in quarantine when its step has ended", "quarantine left@9", "",
@@ -248,3 +273,5 @@ CASES: list[Case] = [
 @pytest.mark.parametrize(("doubts", "findings", "history"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
 def test_both_draw_the_line(doubts: str, findings: str, history: Callable[[], HandTrace]) -> None:
     assert (doubted(history()), found(history())) == (doubts, findings)
+    if compiled.built():
+        assert bool(by_rows(frozen(history())).suspects) == bool(doubts)
