@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 TESTS = [f"tests/property/test_{name}.py" for name in ("online", "screen", "screen_gaps", "lanes", "compiled", "soak")]
-TESTS.append("tests/unit/test_screen_kept.py")
+TESTS += [f"tests/unit/test_screen_{name}.py" for name in ("kept", "after_gaps")]
 
 
 def library(name: str) -> str:
