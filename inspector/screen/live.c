@@ -263,6 +263,37 @@ seen(Live *self, PyObject *Py_UNUSED(none))
 }
 
 static PyObject *
+begin(Live *self, PyObject *args)
+{
+    Py_buffer views[3];
+    PyObject *columns[3], *made = NULL;
+    int opened = 0;
+    if (!PyArg_ParseTuple(args, "OOO", &columns[0], &columns[1], &columns[2])) {
+        return NULL;
+    }
+    while (opened < 3 && PyObject_GetBuffer(columns[opened], &views[opened], PyBUF_C_CONTIGUOUS) == 0) {
+        opened++;
+    }
+    if (opened == 3 && (views[0].itemsize != 4 || views[1].itemsize != 4 || views[2].itemsize != 4 ||
+                        views[0].len != views[1].len || views[0].len != views[2].len)) {
+        PyErr_SetString(PyExc_TypeError, "lives, references and leases are columns of int32, one of each for a block");
+    }
+    else if (opened == 3) {
+        for (int64_t i = 0; i < self->rooms && i < views[0].len / 4; i++) {
+            Block *block = &self->blocks[i];
+            block->gen = ((const int32_t *)views[0].buf)[i];
+            block->references = ((const int32_t *)views[1].buf)[i];
+            block->leases = ((const int32_t *)views[2].buf)[i];
+        }
+        made = Py_NewRef(Py_None);
+    }
+    while (opened > 0) {
+        PyBuffer_Release(&views[--opened]);
+    }
+    return made;
+}
+
+static PyObject *
 lose(Live *self, PyObject *Py_UNUSED(none))
 {
     lose_all(self);
@@ -338,6 +369,8 @@ static PyMethodDef live_methods[] = {
     {"look", (PyCFunction)look, METH_VARARGS,
      "look(rows, first, singles, bulk, marks, beside, breaks_off=False) -> rows that are complete, all of which were "
      "looked at; `breaks_off`: the events just behind them are lost"},
+    {"begin", (PyCFunction)begin, METH_VARARGS,
+     "begin(lives, references, leases): of each block, as lost events left them; to be followed by `lose`"},
     {"lose", (PyCFunction)lose, METH_NOARGS, "events were lost: nothing is known of any block, sequence or step"},
     {"known", (PyCFunction)known, METH_NOARGS,
      "(events that could not be judged, blocks that are unknown, witnesses compared, least and most blocks these count)"},

@@ -20,6 +20,7 @@ from kvscope.inspector.screen.screen import Screen, counted, understood
 from kvscope.inspector.screen.transfers import Steps, Transfers
 from kvscope.inspector.source import IntArray
 from kvscope.traces import compiled
+from kvscope.traces.fold import BlockFold
 from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.row_ring import gil_enabled
 from kvscope.traces.schema import Kind
@@ -140,6 +141,10 @@ class ByRows:
         """See `ByColumns.seen`."""
         found: tuple[int, int] = self._live.seen()
         return found
+
+    def begin(self, before: BlockFold) -> None:
+        """The first events were let go, and left the blocks so; `lose` follows."""
+        self._live.begin(*(np.ascontiguousarray(c, dtype=np.int32) for c in (before.gen, before.ref, before.leases)))
 
     def lose(self) -> None:
         """Events were lost before the next look: what was known of blocks, sequences and steps is not relied on."""

@@ -15,7 +15,8 @@ itself all is seen, so that what was taken in it is given back as it was taken, 
 Which steps are open, and what lies in the host tier, is not known any more, once events were lost.
 
 Where a pool counts its blocks by state (WITNESS), the detectors count them by the last that was told of each, also
-before the loss (`timeline.py`): `told`, `told_leases`. A block that is free while they count it as held is `odd`. */
+before the loss, or by those who let the events go (`timeline.py`, `sums.py`): `told`, `told_leases`. A block that is free
+while they count it as held is `odd`. */
 
 #ifndef KVSCOPE_SCREEN_LOST_H
 #define KVSCOPE_SCREEN_LOST_H

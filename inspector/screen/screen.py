@@ -86,7 +86,7 @@ def unfit_for(trace: Frozen, *, gaps: bool = False) -> str:
 def first_size(trace: Frozen) -> int:
     """Blocks of the pool before the first event."""
     resized = trace.present[Kind.GROW] or trace.present[Kind.SHRINK]
-    return size_after(trace, 0) if resized else trace.num_blocks
+    return size_after(trace, 0) if resized or trace.before is not None else trace.num_blocks
 
 
 def ordered(trace: Frozen) -> bool:

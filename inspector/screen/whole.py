@@ -25,6 +25,8 @@ def by_rows(trace: Frozen) -> Screened:
     """The rules row by row. The trace is one that they know (`unfit_for`), on a machine `in_c`."""
     live = ByRows(first_size(trace), trace.block_size, ordered=ordered(trace))
     live.learn(trace.facts, trace.block_bytes)
+    if trace.before is not None:
+        live.begin(trace.before)
     gaps = np.asarray([row for row, _ in gap_rows(trace)], dtype=np.int64)
     if _looked_at(trace, live, gaps):
         live.finish(int(trace.seqs[-1]) + 1 if len(trace.seqs) else 0)

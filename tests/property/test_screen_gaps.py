@@ -26,6 +26,7 @@ from kvscope.inspector.screen import whole
 from kvscope.inspector.screen.screen import screen, unfit_for
 from kvscope.inspector.source import frozen, gap_rows
 from kvscope.traces import compiled, open_trace, reader
+from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import EVENT_DTYPE, Kind
 
@@ -51,6 +52,14 @@ class Torn:
             if detail is not None:
                 self._details[seq] = detail
         return self._append(trace.events[rows])
+
+    def let_go(self, trace: Any, rows: list[int]) -> Torn:
+        """A recorder with a limit has let these rows go, and has kept what they made of every block."""
+        events, self._next = trace.events[rows], len(rows)
+        fold = BlockFold(self.num_blocks)
+        fold.apply(events_columns(events, np.arange(len(rows))))
+        self.fold_before = lambda: fold
+        return self
 
     def lose(self, count: int, how: str) -> Torn:
         """So many events are lost: their numbers are, or a GAP row says so, or both, in either order."""
@@ -82,13 +91,16 @@ WAYS = ("numbers", "row", "row numbers", "numbers row")
 
 
 def torn(trace: Any, rng: random.Random, rows: list[int] | None = None) -> Torn:
-    """The trace (or these rows of it) without some pieces; every third lacks its beginning."""
+    """The trace (or these rows of it) without some pieces; every third lacks its beginning, as if it had a limit."""
     rows = list(range(len(trace.events))) if rows is None else rows
     places = [rng.randrange(len(rows) + 1) for _ in range(rng.choice((1, 1, 1, 2, 3, 5)))]
     places[0] *= rng.random() > 0.3
     out, at = Torn(trace), 0
     for place in sorted(places):
-        if place >= at:
+        if place == 0 and not len(out.events) and rng.random() < 0.5:
+            at = rng.randrange(len(rows))
+            out.let_go(trace, rows[:at])
+        elif place >= at:
             out.add(trace, rows[at:place])
             count = min(
                 rng.choice((0, 1, 1, 2, 3, rng.randrange(30), rng.randrange(1 + len(rows) // 2))), len(rows) - place

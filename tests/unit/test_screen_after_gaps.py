@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from kvscope.inspector.findings import check
 from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.screen.live import ByRows
 from kvscope.inspector.screen.whole import by_rows
 from kvscope.inspector.source import frozen
 from kvscope.traces import compiled
+from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.schema import Kind, pack_range, table_digest
 
 Case = tuple[str, str, str, tuple[int, int], Callable[[], HandTrace]]
@@ -97,6 +100,12 @@ def without(trace: HandTrace, row: int) -> HandTrace:
     return trace
 
 
+def without_first(trace: HandTrace, rows: int) -> HandTrace:
+    """The same without its first events."""
+    del trace._rows[:rows], trace._seqs[:rows]
+    return trace
+
+
 def forked(told: int) -> HandTrace:
     """A fork of sequence 1, whose first blocks have slid away; its worker's table has `told` entries (event 9)."""
     trace = two().event(Kind.FORK, seq_id=3, aux=1).share(0, seq_id=3, lblock=2)
@@ -120,6 +129,14 @@ def odd() -> HandTrace:
     trace.event(Kind.FINISH, seq_id=1).lose(1).free(0, ref_before=-1, ref_after=-1)
     trace.event(Kind.ADMIT, seq_id=2).alloc(1, seq_id=2)
     return trace.witness(1, 1, 0, 0, 0, 0, 1)
+
+
+def let_go(trace: HandTrace, rows: int) -> HandTrace:
+    """A recorder with a limit has let the first rows go, and has kept what they made of every block."""
+    fold = BlockFold(trace.num_blocks)
+    fold.apply(events_columns(trace.events[:rows], trace.seqs[:rows]))
+    trace.fold_before = lambda: fold  # type: ignore[attr-defined]
+    return without_first(trace, rows)
 
 
 def resized(size: int, *, then: int = -1) -> HandTrace:
@@ -205,6 +222,8 @@ CASES: list[Case] = [
     ("all blocks known, one more free", "witness@15", "", (5, 0), lambda: all_known(1, free=4)),
     ("a count below nothing", "witness@6", "KV012@6", (1, 4), lambda: two().witness(-1, 2, 0, 0, 0, 0, 2)),
     ("free, and held by what was told", "witness@8", "KV012@8", (2, 0), odd),
+    ("free, and held when the events before were let go", "witness@8", "KV012@8", (2, 0), lambda: let_go(odd(), 4)),
+    ("free, and held when no event told of it", "", "", (2, 0), lambda: without_first(odd(), 4)),
     ("a larger pool", "", "", (2, 5), lambda: resized(6)),
     ("a smaller pool", "", "", (2, 1), lambda: resized(2)),
     ("a smaller pool, and its block is held", "resize@11", "KV012@11", (2, 0), lambda: again().resize(4, 0)),
@@ -231,3 +250,11 @@ def test_both_draw_the_line(
         assert (looked.blocks, looked.slots) == (full.blocks, full.slots)
     assert f": {judged[0]} events could not be judged, {judged[1]} of " in full.notes[0]
     assert check(history()).notes == full.notes
+
+
+def test_what_lost_events_left_is_a_number_of_each_kind_for_a_block() -> None:
+    live, column = ByRows(4, 4)._live, np.ones(4, dtype=np.int32)
+    live.begin(column, column, np.zeros(4, dtype=np.int32))
+    for columns in ((column, column, column[:3]), (column, column.astype(np.int64), column), (column, column, [1] * 4)):
+        with pytest.raises(TypeError):
+            live.begin(*columns)
