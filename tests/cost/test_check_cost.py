@@ -35,6 +35,13 @@ def test_a_trace_is_checked_much_faster_than_it_is_replayed() -> None:
     assert columns >= 12
 
 
+def test_so_is_one_in_which_events_were_lost() -> None:
+    if not compiled.used():
+        pytest.skip("the part in C was not built here: such a trace is replayed")
+    (ratio,) = best(lambda: sanitizer.offline_with("a gap", 60_000), lambda ratio: ratio >= 50)
+    assert ratio >= 50
+
+
 @pytest.mark.parametrize("width", [64, 1])
 def test_the_sanitizer_beside_an_engine_costs_no_more_than_recording(width: int) -> None:
     if not compiled.used():
