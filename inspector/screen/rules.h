@@ -556,6 +556,7 @@ copies_of(Live *self, Py_ssize_t i, const Event *event, const Told *told, Block 
     Event near;
     if (event->kind == K_COW) {
         int64_t source = told->values[0], life = told->values[1]; /* `slots` has seen that they are there */
+        MUST(source != event->block, "copy source"); /* what is written of it by now is what the copy writes */
         if (i > 0 || !self->resumes) {
             MUST(read_at(self, i - 1, &near) && near.kind == K_LEASE && near.block == source && near.gen == life,
                  "copy source");

@@ -101,6 +101,9 @@ def agree(trace: Any) -> bool:
     """Whether the screen passes the trace; if it does, the replay must find nothing and have looked at as much."""
     looked = screened(trace)
     agree_row_by_row(trace, looked)
+    if gap_rows(frozen(trace)):  # what is found behind them, more of it in test_screen_gaps.py
+        quick, full = check(trace), check(trace, replay=True)
+        assert (quick.findings, quick.notes, quick.slots) == (full.findings, full.notes, full.slots)
     if looked.clean:
         full = check(trace, replay=True)
         assert full.findings == (), full.findings[0]
@@ -204,7 +207,7 @@ def histories(draw: st.DrawFn) -> HandTrace:
         lo = draw(st.integers(0, 1))
         verb = draw(st.sampled_from(("alloc", "share", "hit", "release", "write", "commit", "publish", "free",
                                      "quarantine", "settle", "evict", "lease", "unlease", "copy", "done", "step",
-                                     "end", "witness", "begin", "over", "truncate")))  # fmt: skip
+                                     "end", "witness", "begin", "over", "truncate", "lost")))  # fmt: skip
         place = {"seq_id": seq_id, "lblock": lblock}
         if verb in ("alloc", "share", "hit", "release"):
             getattr(trace, verb)(block, **place)
@@ -230,6 +233,8 @@ def histories(draw: st.DrawFn) -> HandTrace:
             trace.event(draw(st.sampled_from((Kind.ADMIT, Kind.RESUME))), seq_id=seq_id)
         elif verb == "over":
             trace.event(draw(st.sampled_from((Kind.FINISH, Kind.PREEMPT))), seq_id=seq_id, reason=Reason.STOP)
+        elif verb == "lost":
+            trace.lose(1)
         else:
             trace.event(Kind.TRUNCATE, seq_id=seq_id, aux=draw(st.integers(0, 4)))
     return trace

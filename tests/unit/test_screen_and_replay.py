@@ -159,6 +159,13 @@ def filled_elsewhere(kind: Kind) -> HandTrace:
     return step(trace, 0, 3, [(0, 1)]).end().event(Kind.COPY_DONE, block=3, gen=1, fill=3).unlease(1, 7)
 
 
+def copied_into_itself() -> HandTrace:
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1).alloc(1, seq_id=1).lease(1, 7, 0, 1)
+    trace.event(Kind.COW, block=1, gen=1, seq_id=1, lblock=0, fill=1, aux=1, details=(1, 1, 0, 1))
+    trace.event(Kind.FINISH, seq_id=1).release(1, seq_id=1)
+    return trace.event(Kind.COPY_DONE, block=1, gen=1, fill=1).unlease(1, 7).free(1)
+
+
 def written_behind(slots: int) -> HandTrace:
     """Slot 2 is written (event 6) into the block that a copy of so many slots has taken the place of, and then read."""
     trace = one(2).alloc(1, seq_id=1).lease(0, 7, 0, 2)
@@ -258,6 +265,7 @@ CASES: list[Case] = [
     ("a copy into a block that another table holds", "writer@8", "KV009@10[0:3]", lambda: filled_elsewhere(Kind.COW)),
     ("a block that another table holds, filled from a host slot", "writer@5", "KV009@8[0:3]",
      lambda: filled_elsewhere(Kind.SWAP_IN)),
+    ("a copy of a block into itself", "copy source@3", "KV009@3[0:1]", copied_into_itself),
     ("a write into a block behind its copy", "writer@9", "KV009@12[2:3]", lambda: written_behind(2)),
     *((f"in quarantine, its step open, {steps} begun behind it", "", "",
        lambda steps=steps: quarantined(steps_behind=steps, ended=False)) for steps in (0, 1)),
