@@ -136,6 +136,7 @@ class Ledger:
             Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
             Kind.SCHED: self._sched, Kind.STEP_END: self._step_end, Kind.GROW: self._resized,
             Kind.SHRINK: self._resized, Kind.SWAP_OUT: self.host.swap_out, Kind.SWAP_IN: self.host.swap_in,
+            Kind.GAP: self._gap,
         }  # fmt: skip
 
     def lose(self) -> None:
@@ -153,6 +154,11 @@ class Ledger:
         self.open_steps.clear()
         self.completed = self.begun
         self.copies.clear()
+
+    def _gap(self, row: Row, block: Block) -> None:
+        """Where nothing was lost another writer goes on: lives are counted anew."""
+        for found in self.blocks.values() if row.aux <= 0 else ():
+            found.gen = 0
 
     # -- applying ------------------------------------------------------------------------------------------------------
 

@@ -294,6 +294,13 @@ begin(Live *self, PyObject *args)
 }
 
 static PyObject *
+anew(Live *self, PyObject *Py_UNUSED(none))
+{
+    begin_anew(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 lose(Live *self, PyObject *Py_UNUSED(none))
 {
     lose_all(self);
@@ -371,6 +378,7 @@ static PyMethodDef live_methods[] = {
      "looked at; `breaks_off`: the events just behind them are lost"},
     {"begin", (PyCFunction)begin, METH_VARARGS,
      "begin(lives, references, leases): of each block, as lost events left them; to be followed by `lose`"},
+    {"anew", (PyCFunction)anew, METH_NOARGS, "another writer goes on: before or after `lose`, and before the next look"},
     {"lose", (PyCFunction)lose, METH_NOARGS, "events were lost: nothing is known of any block, sequence or step"},
     {"known", (PyCFunction)known, METH_NOARGS,
      "(events that could not be judged, blocks that are unknown, witnesses compared, least and most blocks these count)"},

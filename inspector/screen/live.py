@@ -151,6 +151,10 @@ class ByRows:
         self._lost = True
         self._live.lose()
 
+    def anew(self) -> None:
+        """Where events were lost another writer goes on with the trace: its lives, sequences and steps are others."""
+        self._live.anew()
+
     def known(self) -> Known:
         """How much could be judged."""
         return Known(*self._live.known())

@@ -57,6 +57,20 @@ lose_all(Live *self)
     self->lease_used = self->leased = 0;
 }
 
+/* Another writer goes on: lives, sequences and steps are counted anew. */
+static void
+begin_anew(Live *self)
+{
+    self->anew = 1, self->last_step = -1;
+    for (int64_t i = 0; i < self->rooms; i++) {
+        Block *block = &self->blocks[i];
+        block->gen = block->references = block->leases = block->told = block->told_leases = block->odd = 0;
+    }
+    for (int64_t i = 0; i < self->known; i++) {
+        self->sequences[i].tokens = self->sequences[i].holding = self->sequences[i].submitted = 0;
+    }
+}
+
 /* The pool has another size. */
 static void
 count_again(Live *self)

@@ -46,13 +46,19 @@ def _looked_at(trace: Frozen, live: ByRows, gaps: IntArray) -> bool:
         for lo, hi, resumes, breaks_off in _stretches(gaps, first, end):
             if resumes:
                 live.lose()
-            # A GAP row stands at one side of the place where events are missing, and says nothing of the pool.
-            lo += lo < hi and kinds[lo] == Kind.GAP
-            hi -= lo < hi and kinds[hi - 1] == Kind.GAP
+            # A GAP row stands at one side of the place where events are missing.
+            before = lo < hi and kinds[lo] == Kind.GAP
+            if before and rows["aux"][lo - first] <= 0:
+                live.anew()
+            lo += before
+            behind = lo < hi and kinds[hi - 1] == Kind.GAP
+            hi -= behind
             its = slice(lo - first, hi - first)
             at = int(seqs[its][0]) if lo < hi else 0
             if live.look_back(rows[its], at, _between(kept, at, at + hi - lo), breaks_off=breaks_off):
                 return False
+            if behind and rows["aux"][hi - first] <= 0:
+                live.anew()
     return True
 
 

@@ -68,7 +68,7 @@ class Torn:
             mark[name] = value
         for part in how.split():
             if part == "numbers":
-                self._next += max(count, 1)
+                self._next += count
             else:
                 self._append(mark)
         return self
@@ -105,7 +105,7 @@ def torn(trace: Any, rng: random.Random, rows: list[int] | None = None) -> Torn:
             count = min(
                 rng.choice((0, 1, 1, 2, 3, rng.randrange(30), rng.randrange(1 + len(rows) // 2))), len(rows) - place
             )
-            out.lose(count, rng.choice(WAYS))
+            out.lose(max(count, 1), rng.choice(WAYS))
             at = place + count
     return out.add(trace, rows[at:])
 
@@ -167,7 +167,7 @@ def test_the_first_look_behind_every_row() -> None:
         rows = list(range(len(trace.events)))
         for at in range(len(rows) + 1):
             for lost in (0, 1):
-                cut = Torn(trace).add(trace, rows[:at]).lose(lost, "row").add(trace, rows[at + lost :])
+                cut = Torn(trace).add(trace, rows[:at]).lose(1, "row").add(trace, rows[at + lost :])
                 said[agree(cut)] += 1
     assert said["doubtful"] <= 0.02 * said.total(), said
 
@@ -198,11 +198,15 @@ def test_a_second_writer_goes_on_with_a_pool_that_begins_anew() -> None:
     said: Counter[str] = Counter()
     for seed in range(20):
         first, second = (run(n, length=length) for n, length in ((seed, 20 + seed), (seed, 60)))
-        both = Torn(first)
+        both = Torn(first).lose(1, "numbers")
         for trace in (first, second):
             both.add(trace, list(range(len(trace.events)))).lose(0, "row")
+        # Nothing of the first writer's is held against the second. (But the measures count its blocks, too.)
+        assert {finding.code for finding in check(both, replay=True).findings} <= {"KV012"}
+        agree(both)
+        both.num_blocks += 64  # never are all known: what witnesses count is not compared
         said[agree(both)] += 1
-    assert said.total() == 20
+    assert said["clean"] >= 19, said
 
 
 @given(st.integers(0, 30), st.randoms(use_true_random=False), st.integers(1, 3))

@@ -19,7 +19,7 @@ from kvscope.inspector.screen.whole import by_rows
 from kvscope.inspector.source import frozen
 from kvscope.traces import compiled
 from kvscope.traces.fold import BlockFold, events_columns
-from kvscope.traces.schema import Kind, pack_range, table_digest
+from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
 
 Case = tuple[str, str, str, tuple[int, int], Callable[[], HandTrace]]
 WORDS = (1, 2, 3, 4)
@@ -104,6 +104,19 @@ def without_first(trace: HandTrace, rows: int) -> HandTrace:
     """The same without its first events."""
     del trace._rows[:rows], trace._seqs[:rows]
     return trace
+
+
+def second(lost: int) -> HandTrace:
+    """Block 0 is handed out in its first life, where another writer goes on (none is lost), or behind a lost event."""
+    trace = again().event(Kind.GAP, aux=lost).event(Kind.NOTE).event(Kind.ADMIT, seq_id=1)
+    trace._gen[0] = trace._ref[0] = 0
+    return trace.alloc(0, seq_id=1)
+
+
+def waits(lost: int) -> HandTrace:
+    """Sequence 1, which was submitted in front of a gap, is refused behind it, though all blocks are free."""
+    trace = HandTrace().event(Kind.SUBMIT, seq_id=1, aux=4).event(Kind.GAP, aux=lost)
+    return trace.event(Kind.REFUSED, seq_id=1, reason=Reason.NO_BLOCKS, details=(1, 4, 0))
 
 
 def forked(told: int) -> HandTrace:
@@ -211,6 +224,12 @@ CASES: list[Case] = [
     ("a step that ended before it began", "", "", (0, 4), lambda: two().end().event(Kind.STEP_BEGIN, aux=3).end()),
     ("fewer steps than before", "steps@2", "KV012@2", (0, 4),
      lambda: HandTrace().event(Kind.STEP_BEGIN, step=5).lose(1).event(Kind.STEP_BEGIN, step=4)),
+    ("fewer steps than another writer before", "", "", (0, 4),
+     lambda: HandTrace().event(Kind.STEP_BEGIN, step=5).event(Kind.GAP, aux=0).event(Kind.STEP_BEGIN, step=4)),
+    ("a life that another writer had", "", "", (3, 3), lambda: second(0)),
+    ("a life that was, behind lost events", "life@14", "", (3, 3), lambda: second(1)),
+    ("who waits, submitted by another writer", "", "", (0, 4), lambda: waits(0)),
+    ("who waits, submitted before events were lost", "needless wait@2", "KV021@2", (0, 4), lambda: waits(1)),
     ("tokens of hits that are lost", "", "", (0, 4),
      lambda: HandTrace().event(Kind.ADMIT, seq_id=1, aux=4).lose(1).event(Kind.NOTE)),
     ("tokens of hits that are not", "admitted@0", "KV012@0", (0, 4),
