@@ -61,7 +61,7 @@ lose_all(Live *self)
 static void
 begin_anew(Live *self)
 {
-    self->anew = 1, self->last_step = -1;
+    self->last_step = -1;
     for (int64_t i = 0; i < self->rooms; i++) {
         Block *block = &self->blocks[i];
         block->gen = block->references = block->leases = block->told = block->told_leases = block->odd = 0;

@@ -194,7 +194,6 @@ typedef struct {
     double watermark;
     /* after lost events, see lost.h */
     int32_t stretch; /* how often events were lost */
-    int anew; /* another writer has gone on with the trace */
     int resumes, breaks_off; /* they were lost just before this look, are just behind it */
     int64_t unknown, odd; /* blocks */
     int64_t met, sure; /* sequences of whose table or end an event spoke, and those of them that are known */
