@@ -137,15 +137,18 @@ def _not_kept(ledger: Ledger) -> tuple[str, ...]:
 
 
 def _lost(trace: Frozen, unjudged: int, unknown: int, num_blocks: int) -> tuple[str, ...]:
-    """How much could be judged, where events are missing."""
-    from kvscope.inspector.source import gap_rows
+    """How much could be judged, where events are missing or another writer went on."""
+    from kvscope.inspector.source import gap_rows, joined
 
     gaps = gap_rows(trace)
     if not gaps:
         return ()
-    lost, places = sum(n for _, n in gaps), f"{len(gaps)} place{'s' if len(gaps) > 1 else ''}"
+    lost, anew = [n for _, n in gaps if n], sum(not n for _, n in gaps)
+    places, times = (f"{n:,} {word}{'s' * (n > 1)}" for n, word in ((len(lost), "place"), (anew, "time")))
+    said = [f"{sum(lost):,} events are missing in {places}"] * bool(lost)
+    said += [f"another writer went on {times}"] * bool(anew)
     return (
-        f"{lost:,} events are missing in {places}: {unjudged:,} events could not be judged, {unknown} of {num_blocks} "
+        f"{joined(said)}: {unjudged:,} events could not be judged, {unknown} of {num_blocks} "
         "blocks are still unknown at the end, and which steps were open is not judged after the first of them",
     )
 

@@ -200,3 +200,9 @@ def test_rows_whose_index_was_let_go_already_go_too(tmp_path: Path) -> None:
         improvised(sink, 99)
     assert not stale.exists()
     assert [line for line in open_trace(path).warnings if "let go" not in line] == []
+
+
+def test_the_notes_say_that_another_writer_went_on(lives: tuple[Path, list[MemoryRecorder]]) -> None:
+    (note,) = check(open_trace(lives[0])).notes
+    assert note.startswith("another writer went on 2 times: ")
+    assert "missing" not in note
