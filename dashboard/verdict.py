@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import streamlit as st
 
-from kvscope.dashboard.answers import findings_so_far, names_of, tables_of
+from kvscope.dashboard.answers import findings_so_far, names_of, pool_at, tables_of
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
@@ -21,9 +22,13 @@ def show(view: TraceView) -> None:
         said = (point[:1].upper() + point[1:]).replace("`", "")
         st.markdown(f":material/lightbulb: **{plain(said)}**")
     if findings_so_far(view) == ():
-        so_far = " so far" if view.live else " as far as recorded" if view.damage else ""
-        st.caption(f"No rule is broken{so_far}. {leak_text(view)}".strip())
+        st.caption(f"No rule is broken{recorded(view)}. {leak_text(view)}".strip())
     first_finding(view)
+
+
+def recorded(view: TraceView) -> str:
+    """What a clean check stands for, where it is not the whole run."""
+    return " so far" if view.live else " as far as recorded" if view.gaps or view.damage else ""
 
 
 def first_finding(view: TraceView) -> None:
@@ -54,6 +59,9 @@ def leak_text(view: TraceView) -> str:
         return f"Is it a leak? Yes: {count_text(blocks)} {'block' if blocks == 1 else 'blocks'} will never come back."
     holders = tables_of(view, view.last_seq)
     if not holders:
+        held = int(np.count_nonzero(pool_at(view, view.last_seq).ref))
+        if held:
+            return f"Is it a leak? Not known: {count_text(held)} held blocks were taken before the first event here."
         return "Is it a leak? No: at the end nobody holds a block."
     many = "1 sequence" if len(holders) == 1 else f"{count_text(len(holders))} sequences"
     return f"Is it a leak? Nothing says so: what is held at the end belongs to {many}."

@@ -45,6 +45,11 @@ class TraceView:
         return False
 
     @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """[lo, hi) of the numbers of events that were recorded and are not there."""
+        return list(self.absent)
+
+    @property
     def id(self) -> tuple[str, int, int, bool]:
         """Equal for equal content: the key of everything cached about it."""
         return (str(self.path), self.opened, len(self.events), self.clean or self.live)

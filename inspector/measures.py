@@ -18,9 +18,11 @@ A ratio with an empty denominator is absent: NaN inside arrays, None in a summar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,8 +134,7 @@ def series(trace: TraceLike) -> Series:
     trace = frozen(trace)
     events = trace.events
     sizes = pool_sizes(trace)
-    whole = trace.before is None and not len(begun_anew(events["kind"], events["aux"]))
-    counts = _counts(trace, sizes) if whole else _counts_from(trace)
+    counts = _counts(trace, sizes) if trace.before is None else _counts_from(trace)
     hit_tokens, query_tokens = prefix_tokens(events)
     return Series(
         num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes, blocks=sizes,
@@ -150,7 +151,17 @@ _COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "los
 
 
 def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
-    """Of a trace that has its first event, and one writer."""
+    """Of a trace that has its first event: the run of each of its writers begins with a pool that is free."""
+    events, found = trace.events, []
+    edges = [0, *begun_anew(events["kind"], events["aux"]).tolist(), len(events)]
+    for lo, hi in itertools.pairwise(edges):
+        if lo == 0 or hi > lo:
+            run = SimpleNamespace(events=events[lo:hi], seqs=trace.seqs[lo:hi], num_blocks=trace.num_blocks)
+            found.append(_counts_of(run, sizes[lo:hi]))
+    return {name: np.concatenate([counts[name] for counts in found]) for name in _COUNTED}
+
+
+def _counts_of(trace: Any, sizes: IntArray) -> dict[str, CountArray]:
     line = timeline(trace)
     held = line.entries + line.leases > 0
     state = classify(line.entries, line.leases, line.published, line.quarantined)
@@ -163,7 +174,7 @@ def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
 
 
 def _counts_from(trace: Frozen) -> dict[str, CountArray]:
-    """Of a trace with several writers, or whose first events were let go: from what those had made of the pool."""
+    """Of a trace whose first events were let go: from what those had made of the pool."""
     parts = [part for _, part in parts_of_counts(trace, _COUNTED)]
     none = np.empty(0, np.int64)
     return {name: np.concatenate([none, *(part[name] for part in parts)]).astype(np.int32) for name in _COUNTED}

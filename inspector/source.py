@@ -144,8 +144,8 @@ def fold_before(trace: Any) -> BlockFold | None:
         if inner is None or inner is trace:
             return None
         trace = inner
-    fold: BlockFold = trace.fold_before()
-    return fold if (fold.last_seq >= 0).any() else None
+    fold: BlockFold | None = trace.fold_before()
+    return fold
 
 
 def frozen(trace: TraceLike) -> Frozen:

@@ -135,6 +135,8 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     first = 0 if blocks is None else blocks.start
     stop = size if blocks is None else max(min(blocks.stop, size), first)
     fold = BlockFold(size, first, stop - first)
+    if trace.before is not None:
+        fold.begin_as(trace.before)
     for lo in range(0, rows, _RUN):
         part = slice(lo, min(lo + _RUN, rows))
         fold.apply(events_columns(trace.events[part], trace.seqs[part]))

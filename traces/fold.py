@@ -96,6 +96,14 @@ class BlockFold:
             setattr(other, name, getattr(self, name).copy())
         return other
 
+    def begin_as(self, other: BlockFold) -> None:
+        """Take over what another fold of the same pool knows of these blocks."""
+        lo, hi = max(self.first, other.first), min(self.first + len(self), other.first + len(other))
+        if hi > lo:
+            to, of = slice(lo - self.first, hi - self.first), slice(lo - other.first, hi - other.first)
+            for name, _, _ in _FIELDS:
+                getattr(self, name)[to] = getattr(other, name)[of]
+
     def apply(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Fold in a run of rows: FOLD_COLUMNS, in seq order."""
         kind = columns["kind"]

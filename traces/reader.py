@@ -280,10 +280,10 @@ class TraceReader:
         """What all rows with a number of at most `seq` have made of every block; from the keyframe before it."""
         return self._seeker.fold(lambda: self.row_of(seq), lambda: BlockFold(self.num_blocks), self.clean and self.long)
 
-    def fold_before(self) -> BlockFold:
-        """What the events before the first one here have made of every block: those that the recorder let go."""
+    def fold_before(self) -> BlockFold | None:
+        """What events that the recorder let go have made of every block; None where this trace has its first one."""
         self._settle()
-        return self._seeker.before_all(lambda: BlockFold(self.num_blocks))
+        return self._seeker.before_all()
 
     def refresh(self) -> bool:
         """Read what was written since; True when there are new events. Needs no help from the writer."""

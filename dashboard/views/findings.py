@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import streamlit as st
 
 from kvscope.dashboard import markup
@@ -10,7 +12,9 @@ from kvscope.dashboard.component import event_list
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.verdict import recorded
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group
+from kvscope.inspector.link import url
 from kvscope.inspector.report import report
 
 MAX_REPORTS = 20
@@ -32,7 +36,7 @@ def render(view: TraceView, place: Place) -> None:
     _stats(result, groups)
     ran = f"Looked for by the detectors {' '.join(result.detectors)}."
     if not result.findings:
-        st.success("No rule is broken.", icon=":material/verified:")
+        st.success(f"No rule is broken{recorded(view)}.", icon=":material/verified:")
         st.caption(ran)
         return
     st.caption(ran)
@@ -76,7 +80,14 @@ def _one(view: TraceView, found: FindingGroup, number: int) -> None:
             if first.block >= 0:
                 _jump(first, f"life_{number}", "Biography of the block", ":material/history:", "biography")
             _jump(first, f"around_{number}", "Events around it", ":material/list:", "events")
-        st.code(report(first, view, name=view.path.name), language=None)
+        st.code(_text(first, view), language=None)
+
+
+def _text(first: Finding, view: TraceView) -> str:
+    """The report, with links to the dashboard that shows it."""
+    said = report(first, view, name=str(view.path))
+    here = urlsplit(st.context.url or "")  # none under test
+    return said.replace(url(), f"{here.scheme}://{here.netloc}/") if here.netloc else said
 
 
 def _jump(finding: Finding, key: str, label: str, icon: str, page: str, *, primary: bool = False) -> None:

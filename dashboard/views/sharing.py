@@ -14,6 +14,7 @@ from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_tex
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
 from kvscope.inspector.prefixes import prefix_tree
+from kvscope.inspector.source import fold_before
 
 MAX_TABLES = 60
 MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
@@ -35,6 +36,11 @@ def render(view: TraceView, place: Place) -> None:
         ("Bytes saved", size or ABSENT, "", "Blocks saved times the size of a block."),
     )
     st.html(markup.stats(cells))
+    if fold_before(view) is not None:
+        said = (
+            "The oldest events were let go: blocks that were taken before are in none of these tables, and not counted."
+        )
+        st.info(f"{said} The curves of the overview count them.", icon=":material/info:")
     if not tables:
         nothing_held(view, "saved_blocks", "the most sharing")
         return

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvscope.dashboard import opened
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import OutOfBlocks, UsageError
@@ -231,3 +232,18 @@ def test_limits_that_keep_nothing_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="max_"):
             Recorder(tmp_path / "a", pool=PoolFacts(4, 4), **options)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_view_of_a_trace_with_limits_has_the_pool_of_the_reader(tmp_path: Path) -> None:
+    """What the pages of the dashboard read: the map and the curves are of one pool."""
+    path = tmp_path / "a.kvtrace"
+    memory = record(path, max_bytes=1 << 16)
+    trace = open_trace(path)
+    first, last = int(trace.seqs[0]), len(memory.events) - 1
+    view = opened.open_view("a", path)
+    assert view.gaps == [(0, first)]
+    for seq in (first, first + 100, last):
+        same(state_at(view, seq), state_at(memory, seq))
+        few = state_at(view, seq, range(5, 9))
+        np.testing.assert_array_equal(few.state, state_at(memory, seq).state[5:9])
+        assert series(view).free[seq - first] == state_at(view, seq).num_free
