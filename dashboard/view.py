@@ -46,8 +46,9 @@ class TraceView:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """[lo, hi) of the numbers of events that were recorded and are not there."""
-        return list(self.absent)
+        """[lo, hi) of the numbers of events that are not there: let go by the recorder, or missing."""
+        let_go = [(0, self.first_seq)] if self.first_seq and not (self.absent and self.absent[0][0] == 0) else []
+        return [*let_go, *self.absent]
 
     @property
     def id(self) -> tuple[str, int, int, bool]:
