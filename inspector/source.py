@@ -38,6 +38,7 @@ class Frozen:
         self.sites, self.actors = trace.sites, trace.actors
         self.facts, self.warnings = tuple(usable(trace.facts)), tuple(trace.warnings)
         self.clean, self.dropped = bool(trace.clean), int(trace.dropped)
+        self.missing = int(getattr(trace, "missing", 0))  # events, as of now: what is said of them goes with the rows
         last = int(self.seqs[-1]) if len(self.seqs) else -1
         self.torn = sum(hi - lo for lo, hi in getattr(trace, "gaps", ()) if lo > last)  # events behind the last one
         self.detail, self.details_of = trace.detail, trace.details_of

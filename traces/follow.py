@@ -18,7 +18,6 @@ from kvscope.traces.folder import LATE
 from kvscope.traces.hot_tail import NO_TAIL
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.place import place_of
-from kvscope.traces.retention import load_base
 from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import DETAIL_FIELDS, EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import SealedRows, Unreadable
@@ -76,14 +75,13 @@ class Follower:
     def missing(self) -> int:
         """Events that are known to be lost, as of the last refresh: those that the recorder let go are not."""
         end = max(self.end, self._hot.counters.sealed, count_of(self.manifest, "events") if not self.live else 0)
-        base = load_base(self._place)
-        let_go = min(base[0], self.first) if base is not None else 0
+        let_go = min(self._sealed.base.let_go, self.first)
         return end - let_go - self._sealed.rows - int((self._hot.seqs >= self._sealed.end).sum())
 
     def refresh(self) -> None:
         """See what was written since. A row that is sealed meanwhile is found in a segment, not in neither."""
         self._hot, _ = self._place.hot()
-        self._sealed.poll()
+        self._sealed.poll(live=self._hot.live)
         self._late.update(self._late_file.poll())
         for seq in list(self._late)[: len(self._late) - _LATE_KEPT]:  # the oldest go; the reader of a file has all
             del self._late[seq]

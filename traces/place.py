@@ -7,6 +7,8 @@ import re
 import stat
 import struct
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -47,6 +49,14 @@ class Place(Protocol):
         """Bytes of a file; raises as `read` does."""
         ...
 
+    def keep(self, name: str) -> None:
+        """Hold a file that may be taken away: from now on it is read as it is, until `leave`."""
+        ...
+
+    def leave(self, name: str) -> None:
+        """Let go of a file that is held, if it is."""
+        ...
+
     def hot(self) -> tuple[HotTail, list[str]]:
         """The committed rows of the hot tail, and what is wrong with it.
 
@@ -81,6 +91,7 @@ class FolderPlace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._kept: dict[str, int] = {}  # file descriptors of the files that are held
 
     def names(self) -> list[str]:
         """Names of the trace's files that are there now."""
@@ -92,19 +103,37 @@ class FolderPlace:
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """The bytes from `offset` on, `length` of them at most."""
-        with open(open_regular(self.path / name), "rb", buffering=0) as file:
-            there = os.fstat(file.fileno()).st_size - offset
+        with self._opened(name) as fd:
+            there = os.fstat(fd).st_size - offset
             if there <= 0:
                 return b""
-            return os.pread(file.fileno(), there if length is None else min(length, there), offset)
+            return os.pread(fd, there if length is None else min(length, there), offset)
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        fd = open_regular(self.path / name)
-        try:
+        with self._opened(name) as fd:
             return os.fstat(fd).st_size
+
+    def keep(self, name: str) -> None:
+        """Hold a file open: its bytes stay until `leave`, whoever removes it. What cannot be opened is not held."""
+        if name not in self._kept:
+            with suppress(OSError):
+                self._kept[name] = open_regular(self.path / name)
+
+    def leave(self, name: str) -> None:
+        """Close a file that is held."""
+        if name in self._kept:
+            os.close(self._kept.pop(name))
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        kept = self._kept.get(name)
+        fd = open_regular(self.path / name) if kept is None else kept
+        try:
+            yield fd
         finally:
-            os.close(fd)
+            if kept is None:
+                os.close(fd)
 
     def hot(self) -> tuple[HotTail, list[str]]:
         """The hot tail as it is now."""
@@ -114,7 +143,11 @@ class FolderPlace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.__del__()
+
+    def __del__(self) -> None:
+        for name in list(self._kept):
+            self.leave(name)
 
 
 class _Member(NamedTuple):
@@ -161,6 +194,12 @@ class PackedPlace:
     def size(self, name: str) -> int:
         """Bytes of a file."""
         return self._member(name).size
+
+    def keep(self, name: str) -> None:
+        """Nothing to do: nobody takes a part of a packed trace away."""
+
+    def leave(self, name: str) -> None:
+        """Nothing to do."""
 
     def hot(self) -> tuple[HotTail, list[str]]:
         """The hot tail that was packed."""

@@ -25,7 +25,6 @@ from kvscope.traces.losses import Losses, known_losses, not_closed, notes
 from kvscope.traces.manifest import count_of, load_manifest
 from kvscope.traces.ondemand import DetailsOnDemand, on_demand, read_only
 from kvscope.traces.place import place_of
-from kvscope.traces.retention import load_base
 from kvscope.traces.row_layout import events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray, Kind
 from kvscope.traces.sealed import Columns, SealedRows, Unreadable, holes
@@ -318,7 +317,7 @@ class TraceReader:
             self._hot, self._hot_notes = NO_TAIL, [f"hot tail cannot be read: {error.strerror or error}"]
         hot = self._hot
         self.live = hot.live and not self.clean  # a writer that has closed the trace may hold its lock a little longer
-        self._sealed.poll()
+        self._sealed.poll(live=hot.live)
         if not self.live:
             self._sealed.rebuild(hot, self.manifest)
         fresh = hot.seqs >= self._sealed.end
@@ -336,8 +335,7 @@ class TraceReader:
     @property
     def let_go(self) -> int:
         """Events below this seq were dropped by the recorder's own limits."""
-        base = load_base(self._place)
-        return base[0] if base is not None else 0
+        return self._sealed.base.let_go
 
     def _settle(self) -> None:
         """Decode a short trace as soon as anything is asked of it, so that all its damage is known."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.base import Base
 from kvscope.traces.codec import DetailColumn
 from kvscope.traces.folder import segments_in
 from kvscope.traces.hot_tail import HotTail
@@ -23,6 +24,8 @@ from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.segment import MOST_LINES, SegmentReader
 
 Columns = dict[str, npt.NDArray[Any]]
+_HELD = 32  # of the oldest segments: those that a recorder with limits takes away next
+_LOOKS = 8
 
 
 class Batch(NamedTuple):
@@ -49,6 +52,7 @@ class SealedRows:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._rebuilder = Rebuilder(place)
+        self.base = Base(place)
         self.segments: dict[str, SegmentReader] = {}
         self.batches: list[Batch] = []
         self.starts = [0]  # the row that each batch begins with, and the end
@@ -60,10 +64,33 @@ class SealedRows:
         """Rows in all batches."""
         return self.starts[-1]
 
-    def poll(self) -> None:
-        """List the batches that were sealed since; what fails its checksum is left out, with a line of damage."""
+    def poll(self, *, live: bool = False) -> None:
+        """List the batches that were sealed since; what fails its checksum is left out, with a line of damage.
+
+        What is listed and `base` are of one moment: of a `live` trace the oldest segments are held until the next
+        call, so that a recorder with limits takes nothing away from under its reader.
+        """
+        for _ in range(_LOOKS if live else 1):
+            self._list(live)
+            self.base.look()  # after the segments: what it holds of those that are listed is told by their rows too
+            if self.base.fits(self.end, empty=not self.batches):
+                break
+        else:
+            self.base.refuse()
+        self._let_go({name for name, end in self._ends().items() if end <= self.base.seq})
+        self.end = max(self.end, self.base.seq)
+        first = self.batches[0] if self.batches else None
+        self.base.settle(*((first.first_seq, int(first.segment.name[7:])) if first else (0, 0)))
+
+    def _ends(self) -> dict[str, int]:
+        """The seq after the last row of each segment."""
+        return {batch.segment.name: batch.first_seq + batch.rows for batch in self.batches}
+
+    def _list(self, live: bool) -> None:
         there = segments_in(self._place.names())
         self._let_go(self.segments.keys() - set(there))
+        for name in there[:_HELD] if live else ():
+            self._place.keep(name + ".arrows")
         for name in there:
             segment = self.segments.setdefault(name, SegmentReader(self._place, name))
             for entry in segment.poll():
@@ -79,6 +106,7 @@ class SealedRows:
         """Segments that are not there any more: a recorder that keeps the newest events takes the oldest away."""
         for name in names:
             segment = self.segments.pop(name)
+            self._place.leave(segment.file)
             kept = [batch for batch in self.batches if batch.segment is not segment]
             self.removed += len(self.batches) - len(kept)
             self.batches[:] = kept
@@ -105,13 +133,13 @@ class SealedRows:
             self._count()
 
     def gaps(self) -> list[tuple[int, int]]:
-        """[lo, hi) of the seqs that are missing before and between batches."""
+        """[lo, hi) of the seqs up to `end` that no batch has."""
         found, at = [], 0
         for batch in self.batches:
             if batch.first_seq > at:
                 found.append((at, batch.first_seq))
             at = batch.first_seq + batch.rows
-        return found
+        return [*found, (at, self.end)] if self.end > at else found
 
     def row_of(self, seq: int) -> int:
         """How many rows have a smaller seq."""
@@ -176,7 +204,7 @@ class SealedRows:
 
     def damage(self) -> list[str]:
         """One line for each thing found wrong."""
-        return [line for segment in self.segments.values() for line in segment.damage]
+        return [*self.base.damage, *(line for segment in self.segments.values() for line in segment.damage)]
 
     def torn(self) -> list[str]:
         """Segments whose index ends within an entry."""

@@ -13,7 +13,6 @@ from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.folder import KEYFRAMES
 from kvscope.traces.keyframes import Keyframes, batches_key, dump_keyframes, load_keyframes, save_keyframes
 from kvscope.traces.place import Place
-from kvscope.traces.retention import load_base
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
 from kvscope.traces.sealed import Columns, SealedRows
 from kvscope.traces.segment import MAX_BATCH_ROWS
@@ -45,22 +44,25 @@ class Seeker:
             keep: the trace is closed and long: its keyframes are read from their file, or written there.
         """
         while True:
-            if self._keys is None or self._removed != self._sealed.removed:
-                self._keys, self._removed = Keyframes(start()), self._sealed.removed
-                base = load_base(self._place)
-                if base is not None and (at := self._sealed.row_of(base[0])) >= self._keys.rows[-1]:
-                    self._keys.rebase(at, base[1])
-            self._extend(self._keys, keep)
+            keys = self._begin(start)
+            self._extend(keys, keep)
             row = row_of()
-            at, fold = self._keys.before(row)
+            at, fold = keys.before(row)
             self._apply(fold, at, row)
             if self._removed == self._sealed.removed:  # (else rows went meanwhile, and what was read is of others)
                 return fold
 
-    def before_all(self) -> BlockFold | None:
-        """What rows that were let go before the first one have made of every block; None where none were."""
-        base = load_base(self._place)
-        return base[1] if base is not None and not self._sealed.row_of(base[0]) else None
+    def before_all(self, start: Callable[[], BlockFold]) -> BlockFold:
+        """What rows that were let go before the first one have made of every block; as `start` where none were."""
+        return self._begin(start).before(0)[1]
+
+    def _begin(self, start: Callable[[], BlockFold]) -> Keyframes:
+        if self._keys is None or self._removed != self._sealed.removed:
+            self._keys, self._removed = Keyframes(start()), self._sealed.removed
+            base = self._sealed.base
+            if base.fold is not None:
+                self._keys.rebase(self._sealed.row_of(base.seq), base.fold)
+        return self._keys
 
     def _apply(self, fold: BlockFold, lo: int, hi: int) -> None:
         if hi > lo:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvscope.inspector.findings import CheckResult
     from kvscope.inspector.source import Frozen
     from kvscope.inspector.suppress import Rule, Suppressed
+    from kvscope.traces.losses import Losses
 
 
 _ACCEPTED = 5  # suppressed findings of a rule that get a line each
@@ -101,7 +102,7 @@ def _check_one(
         sys.stderr.writelines(f"{line}\n" for line in ([] if as_json else accepted.lines(opened, listed)))
     accepted_findings = sum(len(each.findings) for each in taken)
     if as_json:
-        told = to_json(result, opened, name=str(trace)) | {"missing_events": reader.missing}
+        told = to_json(result, opened, name=str(trace)) | {"missing_events": opened.missing}
         told["lost_records"] = reader.losses._asdict()
         told["suppressed_findings"] = accepted_findings
         return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})
@@ -111,19 +112,20 @@ def _check_one(
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
     else:
-        line = clean_line(result, reader.missing, str(reader.losses), suppressed=accepted_findings)
+        line = clean_line(result, opened.missing, reader.losses, suppressed=accepted_findings)
         sys.stdout.write(about + line + "\n")
     return _Told(result, opened, taken, {})
 
 
-def clean_line(result: CheckResult, missing: int = 0, losses: str = "", *, suppressed: int = 0) -> str:
+def clean_line(result: CheckResult, missing: int = 0, losses: Losses | None = None, *, suppressed: int = 0) -> str:
     """One line that says how much was checked, and what could not be: `missing` events and `losses` were lost.
 
     Args:
         suppressed: findings that were accepted: none is open, and that is not the same as clean.
     """
     lost = [f"{missing:,} event{'s are' if missing > 1 else ' is'} missing"] if missing else []
-    lost += [f"{losses} were not written"] if losses else []
+    if losses is not None and any(losses):
+        lost.append(f"{losses} {'was' if sum(losses) == 1 else 'were'} not written")
     verdict = f"none open, {counted(suppressed, 'finding')} suppressed" if suppressed else "clean"
     verdict += f" as far as recorded: {', '.join(lost)}; " if lost else ": "
     idle = f"; nothing to look at for {' '.join(name for name, _ in result.idle)}" if result.idle else ""

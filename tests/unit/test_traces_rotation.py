@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from kvscope.inspector.measures import series, summary
 from kvscope.inspector.overview import overview
 from kvscope.inspector.state import PoolState, state_at
 from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
+from kvscope.traces.fold import BlockFold
 from kvscope.traces.reader import SETTLED_ROWS
+from kvscope.traces.retention import dump_base
 from kvscope.traces.schema import EVENT_DTYPE
 
 BLOCKS, SIZE = 24, 4
@@ -137,13 +141,31 @@ def test_the_measures_begin_with_what_was_let_go(tmp_path: Path, monkeypatch: py
         assert moment.now("free") == whole.free[-1]
 
 
-def test_a_lost_base_costs_the_state_before_and_nothing_else(tmp_path: Path) -> None:
+def flipped(base: Path) -> None:
+    base.write_bytes(base.read_bytes()[:-1] + bytes([base.read_bytes()[-1] ^ 4]))
+
+
+def cut(base: Path) -> None:
+    base.write_bytes(base.read_bytes()[:-3])
+
+
+def from_the_future(base: Path) -> None:
+    base.write_bytes(dump_base(1 << 62, BlockFold(BLOCKS)))
+
+
+@pytest.mark.parametrize("harm", [cut, flipped, from_the_future, Path.unlink])
+def test_a_lost_base_costs_the_state_before_and_nothing_else(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "a.kvtrace"
     memory = record(path, max_bytes=1 << 16)
-    base = path / "base.bin"
-    base.write_bytes(base.read_bytes()[:-3])
-    trace = open_trace(path)
-    assert trace.warnings[0].endswith(f"are missing ({int(trace.seqs[0])})")
+    harm(path / "base.bin")
+    trace, first = open_trace(path), memory.events.shape[0]
+    first -= trace.rows
+    told, went = trace.warnings
+    assert told.startswith("base.bin is missing" if harm is Path.unlink else "base.bin is damaged")
+    assert told.endswith("the state of blocks before their first event here is not known")
+    how = "are missing" if harm is Path.unlink else "were let go: the recorder keeps the newest"
+    assert went == f"events 0 to {first - 1} {how} ({first})"
+    assert trace.seqs.tolist() == list(range(first, len(memory.events)))
     assert check(trace).findings == ()
     last = len(memory.events) - 1
     late = state_at(trace, last)
@@ -222,6 +244,49 @@ def test_what_goes_while_a_reader_follows_changes_no_state(
                 same(now.pool, state_at(memory, last))
     sink.close()
     assert first > 4000
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_what_goes_while_a_command_works_is_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    if long:
+        monkeypatch.setattr(reader, "SETTLED_ROWS", 300)
+    path, memory = tmp_path / "a.kvtrace", MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), 4000)
+    rows = [dict(zip(EVENT_DTYPE.names, row, strict=True)) for row in memory.events.tolist()]
+    sink = Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250,
+                    max_bytes=1 << 16)  # fmt: skip
+    opened, half = None, len(rows) * 2 // 3
+    for seq, told in enumerate(rows):
+        sink.emit(**{name: told[name] for name in _EMITTED})
+        if seq == half:
+            opened, before = open_trace(path), set(path.glob("events-*.arrows"))
+    sink.close()
+    assert not before & set(path.glob("events-*.arrows"))  # every segment that was there has gone
+    first, last = opened.let_go, half
+    assert opened.seqs.tolist() == list(range(first, last + 1))
+    np.testing.assert_array_equal(opened.columns(["aux"])["aux"], memory.events["aux"][first : last + 1])
+    for seq in (first, first + 500, last):
+        same(state_at(opened, seq), state_at(memory, seq))
+    assert check(opened).findings == ()
+    assert opened.missing == first > 0
+    assert opened.warnings == [f"events 0 to {first - 1} were let go: the recorder keeps the newest ({first})"]
+    opened.refresh()
+    assert int(opened.seqs[-1]) == len(rows) - 1
+    assert opened.missing == opened.let_go > last
+
+
+def test_a_base_that_is_ahead_of_its_segments_is_of_one_moment_with_them(tmp_path: Path) -> None:
+    """As between the two steps of a recorder: the base is written, and its segment has not gone yet."""
+    path, twin = tmp_path / "a.kvtrace", tmp_path / "b.kvtrace"
+    memory = record(path, max_bytes=1 << 16)
+    record(twin, rounds=3800, max_bytes=1 << 16)
+    shutil.copy(path / "base.bin", twin / "base.bin")
+    older, newer = open_trace(twin), open_trace(path)
+    assert older.let_go == newer.let_go == int(older.seqs[0])
+    for seq in (older.let_go, older.let_go + 9):
+        same(state_at(older, seq), state_at(memory, seq))
 
 
 _EMITTED = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
