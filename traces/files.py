@@ -115,6 +115,7 @@ class AppendFile:
         self.lost = 0  # records given up because too much was pending
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
+        self._waiting = 0  # records that a failed write has left: one that is being written is not among them
         self._counted = counted
         self._pwrite = pwrite
         self._lock = threading.Lock()
@@ -151,7 +152,8 @@ class AppendFile:
                 self._pending_bytes += len(data)
                 if not failing:
                     self._write_pending()
-            left, after = len(self._pending), self.missing
+            left = self._waiting = len(self._pending)
+            after = self.missing
         self._tell(before, after)
         return not left
 
@@ -160,14 +162,15 @@ class AppendFile:
         with self._lock:
             before = self.missing
             self._write_pending()
-            left, after = len(self._pending), self.missing
+            left = self._waiting = len(self._pending)
+            after = self.missing
         self._tell(before, after)
         return not left
 
     @property
     def missing(self) -> int:
-        """Records that were handed over and are not in the file: those that wait, and those that were given up."""
-        return len(self._pending) + self.lost
+        """Records that could not be written: those that wait for another try, and those that were given up."""
+        return self._waiting + self.lost
 
     def _tell(self, before: int, after: int) -> None:
         if before != after and self._counted is not None:

@@ -50,6 +50,28 @@ def said(trace: Any) -> str:
     return "\n".join(trace.warnings)
 
 
+def test_a_record_that_is_being_written_is_not_missing(tmp_path: Path) -> None:
+    """Whoever looks, or counts, in the middle of a write to a healthy disk."""
+    recorder: Recorder | None = None
+    looks: list[Losses] = []
+    warnings: list[str] = []
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if recorder is not None:
+            looks.append(recorder.losses)
+            recorder._publish()  # as the thread does that seals
+            warnings.extend(open_trace(recorder.path).warnings)
+            packed = open_trace(pack(recorder.path, tmp_path / "a.kvpack", overwrite=True))
+            looks.extend([packed.losses, open_trace(recorder.path).losses])
+        return os.pwrite(fd, data, offset)
+
+    with Recorder(tmp_path / "a.kvtrace", pool=POOL, pwrite=pwrite, sealing="inline") as recorder:
+        fill(recorder, 3, 2)
+    assert len(looks) > 12
+    assert set(looks) == {Losses()}
+    assert not [line for line in warnings if "disk" in line]
+
+
 @pytest.mark.parametrize("room", [0, 1, 100, 1000, 5000])
 def test_what_a_full_disk_did_not_take_comes_when_there_is_room(tmp_path: Path, room: int) -> None:
     disk = Disk(room)
