@@ -16,9 +16,11 @@ import numpy.typing as npt
 from kvscope.errors import TraceError, UsageError
 from kvscope.traces.codec import NO_DETAILS, DetailColumn, encode_batch
 from kvscope.traces.files import AppendFile, dump_late, dump_line
-from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES, claim_folder
+from kvscope.traces.fold import BlockFold
+from kvscope.traces.folder import ACTORS, BASE, FACTS, LATE, SITES, claim_folder
 from kvscope.traces.hot import DETAIL_VALUES
 from kvscope.traces.manifest import write_manifest
+from kvscope.traces.retention import dump_base
 from kvscope.traces.schema import EVENT_DTYPE, FORMAT_VERSION, EventArray
 from kvscope.traces.segment import MAX_BATCH_ROWS, SegmentWriter
 from kvscope.traces.sink import Frame, PoolFacts
@@ -111,6 +113,10 @@ class BulkWriter:
     def fact(self, record: Mapping[str, Any]) -> None:
         """Append a fact of the run."""
         self._fact_file.write(dump_line(record))
+
+    def base(self, seq: int, fold: BlockFold) -> None:
+        """Say what events below `seq`, which are not here, have made of the pool."""
+        (self.path / BASE).write_bytes(dump_base(seq, fold))
 
     def note(self, **members: Any) -> None:
         """Change members of the manifest now (`dropped`); the trace goes on.

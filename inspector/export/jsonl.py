@@ -3,6 +3,7 @@
     {"record":"trace","format":"kvscope-jsonl","version":1,"manifest":{...}}      first
     {"record":"actor","i":1,"name":"MainThread"}
     {"record":"site","i":1,"frames":[["engine/pool.py",88,"BlockPool.take"]]}
+    {"record":"base",...} {"record":"block",...}      what events that were let go had made: see base_lines.py
     {"seq":0,"t_ns":1200,"kind":"ALLOC","reason":"PREFILL","block":3,...,"detail":[...]}   one for each event
     {"record":"fact","fact":{...}}
     {"record":"end","events":1,"facts":1}                                         last: what is cut short shows
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, BinaryIO
 
+from kvscope.inspector.export.base_lines import base_lines
 from kvscope.inspector.export.parts import Part, Progress, no_progress, parts
 from kvscope.inspector.source import TraceLike
 from kvscope.traces.schema import EVENT_DTYPE, Kind, Reason
@@ -35,7 +38,7 @@ _REASON = ["", *(f',"reason":"{Reason(i).name}"' if i in set(Reason) else f',"re
 def write_jsonl(trace: TraceLike, rows: range, file: BinaryIO, progress: Progress = no_progress) -> int:
     """Write the rows, and all names and facts; returns the number of lines."""
     lines = 0
-    for record in _head(trace):
+    for record in chain(_head(trace), base_lines(trace) if not rows.start else ()):
         file.write(_dump(record))
         lines += 1
     for part in parts(trace, rows, progress):

@@ -17,10 +17,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from kvscope.errors import KVScopeError, TraceError, UsageError
+from kvscope.inspector.export.base_lines import base_of, take_block
 from kvscope.inspector.export.jsonl import COLUMNS, FORMAT, VERSION
 from kvscope.inspector.export.parts import Progress, no_progress
 from kvscope.inspector.source import IntArray
 from kvscope.traces.bulk import BulkWriter, empty_events
+from kvscope.traces.fold import BlockFold
 from kvscope.traces.folder import MANIFEST, claim_folder, open_regular
 from kvscope.traces.origins import MAX_ACTORS, MAX_SITES
 from kvscope.traces.schema import EVENT_DTYPE, Kind, Reason
@@ -108,6 +110,7 @@ class _Reader:
         self._rows: list[dict[str, Any]] = []
         self._row_lines = 0  # the line of the first of them
         self._last_seq = -1
+        self._base: tuple[int, BlockFold] | None = None
         self._names: set[tuple[str, int]] = set()
         self._ended = False
 
@@ -120,6 +123,8 @@ class _Reader:
                 for record in lines:
                     self._take(record, writer)
                 self._flush(writer)
+                if self._base is not None:
+                    writer.base(*self._base)
         except (_BadLine, RecursionError) as error:
             what = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
             raise TraceError(f"{self.source}, line {max(self.line, 1)}: {what}") from error
@@ -190,13 +195,30 @@ class _Reader:
                 raise _BadLine("a fact is a JSON object")
             writer.fact(fact)
             self.facts += 1
+        elif kind in ("base", "block"):
+            self._flush(writer)
+            self._take_base(record)
         elif kind == "end":
             self._flush(writer)
             self._end(record)
         else:
             raise _BadLine(
-                f"a line is an event (with seq), or a trace, site, actor, fact or end record; got {kind!r:.40}"
+                f"a line is an event (with seq), or a trace, site, actor, base, block, fact or end record; got {kind!r:.40}"
             )
+
+    def _take_base(self, record: dict[str, Any]) -> None:
+        try:
+            if record["record"] == "block":
+                if self._base is None:
+                    raise _BadLine("a block record comes after the base record")
+                take_block(record, self._base[1])
+                return
+            if self._base is not None or self.events:
+                raise _BadLine("there is one base record, and it comes before the events")
+            self._base = base_of(record)
+        except ValueError as error:
+            raise _BadLine(str(error)) from error
+        self._last_seq = self._base[0] - 1
 
     def _number(self, record: dict[str, Any], what: str, limit: int) -> int:
         number = record.get("i")

@@ -52,12 +52,12 @@ def said(trace: Any) -> str:
 
 def test_a_record_that_is_being_written_is_not_missing(tmp_path: Path) -> None:
     """Whoever looks, or counts, in the middle of a write to a healthy disk."""
-    recorder: Recorder | None = None
+    recorders: list[Recorder] = []
     looks: list[Losses] = []
     warnings: list[str] = []
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
-        if recorder is not None:
+        for recorder in recorders:
             looks.append(recorder.losses)
             recorder._publish()  # as the thread does that seals
             warnings.extend(open_trace(recorder.path).warnings)
@@ -65,8 +65,9 @@ def test_a_record_that_is_being_written_is_not_missing(tmp_path: Path) -> None:
             looks.extend([packed.losses, open_trace(recorder.path).losses])
         return os.pwrite(fd, data, offset)
 
-    with Recorder(tmp_path / "a.kvtrace", pool=POOL, pwrite=pwrite, sealing="inline") as recorder:
-        fill(recorder, 3, 2)
+    with Recorder(tmp_path / "a.kvtrace", pool=POOL, pwrite=pwrite, sealing="inline") as made:
+        recorders.append(made)
+        fill(made, 3, 2)
     assert len(looks) > 12
     assert set(looks) == {Losses()}
     assert not [line for line in warnings if "disk" in line]

@@ -15,16 +15,19 @@ import pytest
 from kvscope.dashboard import opened
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
-from kvscope.errors import OutOfBlocks, UsageError
+from kvscope.errors import OutOfBlocks, TraceError, UsageError
+from kvscope.inspector.export import export
 from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
+from kvscope.inspector.importing import import_jsonl
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.overview import overview
 from kvscope.inspector.state import PoolState, state_at
 from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
 from kvscope.traces.fold import BlockFold
+from kvscope.traces.place import place_of
 from kvscope.traces.reader import SETTLED_ROWS
-from kvscope.traces.retention import dump_base
+from kvscope.traces.retention import dump_base, load_base
 from kvscope.traces.schema import EVENT_DTYPE
 
 BLOCKS, SIZE = 24, 4
@@ -275,6 +278,42 @@ def test_what_goes_while_a_command_works_is_still_read(
     opened.refresh()
     assert int(opened.seqs[-1]) == len(rows) - 1
     assert opened.missing == opened.let_go > last
+
+
+@pytest.mark.parametrize("resized", [0, 9, -7])
+def test_json_lines_carry_what_was_let_go(tmp_path: Path, resized: int) -> None:
+    memory = record(tmp_path / "a.kvtrace", max_bytes=1 << 16, resized=resized)
+    before = open_trace(tmp_path / "a.kvtrace")
+    first = before.let_go
+    export(before, "jsonl", tmp_path / "a.jsonl")
+    import_jsonl(tmp_path / "a.jsonl", tmp_path / "b.kvtrace")
+    after = open_trace(tmp_path / "b.kvtrace")
+    assert (after.let_go, after.warnings, after.missing) == (first, before.warnings, before.missing)
+    assert load_base(place_of(after.path))[1].to_bytes() == load_base(place_of(before.path))[1].to_bytes()
+    for seq in (first, first + 777, len(memory.events) - 1):
+        same(state_at(after, seq), state_at(memory, seq))
+    export(after, "jsonl", tmp_path / "b.jsonl")
+    assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+    export(before, "jsonl", tmp_path / "part.jsonl", seqs=(first + 10, first + 20))
+    assert b'"record":"base"' not in (tmp_path / "part.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(("lines", "told"), [
+    (['{"record":"block","i":0}'], "after the base record"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":4}'] * 2, "one base record"),
+    (['{"record":"base","before":0,"num_blocks":4,"blocks":4}'], "above 0, got 0"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":99999999999}'], "got 4 and 99999999999"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":4}', '{"record":"block","i":4}'], "0 to 3, got 4"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":4}', '{"record":"block","i":1,"ref":1e9}'], "ref is a"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":4}', '{"record":"block","i":1,"reff":1}'], "member 'reff'"),
+    (['{"record":"base","before":9,"num_blocks":4,"blocks":4}', '{"seq":8,"kind":"NOTE"}'], "seq 8 does not"),
+])  # fmt: skip
+def test_a_bad_base_line_is_refused(tmp_path: Path, lines: list[str], told: str) -> None:
+    head = '{"record":"trace","format":"kvscope-jsonl","version":1,"manifest":{"pool":{"num_blocks":4,"block_size":4}}}'
+    (tmp_path / "a.jsonl").write_text("\n".join([head, *lines]) + "\n")
+    with pytest.raises(TraceError, match=told):
+        import_jsonl(tmp_path / "a.jsonl", tmp_path / "a.kvtrace")
+    assert not (tmp_path / "a.kvtrace").exists()
 
 
 def test_a_base_that_is_ahead_of_its_segments_is_of_one_moment_with_them(tmp_path: Path) -> None:
