@@ -42,7 +42,9 @@ class Glance:
     at_s: float  # when: of the trace's clock for a folder, the wall's for a server
     findings: dict[str, Any] | None = None
     failed: str | None = None
-    missing: int = 0  # events that are known to be lost
+    missing: int = 0  # events that are known to be lost, but for those that a recorder with limits let go
+    let_go: int = 0  # those
+    began_s: float = 0.0  # of the same clock as `at_s`: when the first event that is here was
     run: str = ""  # of a server: which of its runs
 
     def cells(self, most: int) -> tuple[int, str]:
@@ -59,7 +61,8 @@ class Glance:
         per, cells = self.cells(1 << 17)
         return {
             "schema": "kvscope-top/1", "name": self.name, "live": self.live, "failed": self.failed, "pool": self.pool,
-            "totals": self.totals, "rates": rates, "findings": self.findings, "missing_events": self.missing,
+            "totals": self.totals, "rates": rates, "findings": self.findings,
+            "missing_events": self.missing + self.let_go, "let_go_events": self.let_go,
             "map": {"blocks_per_cell": per, "cells": cells},
         }  # fmt: skip
 
@@ -91,17 +94,20 @@ class FolderSource:
         self._lineup, self._lost = Lineup(), Lost()
         self._computed = 0  # positions computed in all steps
         self._step, self._t_ns, self._next = -1, 0, 0
+        self._began_ns: int | None = None  # of the first event; 0 where the trace has it
 
     def look(self) -> Glance:
         """Fold what was written since."""
         follower = self._follower
         follower.refresh()
+        if follower.first > self._next and (base := follower.base) is not None:
+            self._fold, self._next = base, follower.let_go  # what came before went unseen, and this is what it made
         for part in follower.rows(self._next):
             self._fold.apply(events_columns(part.events, part.seqs))
             self._counted.add(part.events)
             self._lineup.add(part.events)
             self._lost.add_events(part.events, part.seqs)
-            self._clock(part.events)
+            self._clock(part.events, int(part.seqs[0]))
             self._next = int(part.seqs[-1]) + 1
         now = pool_state(self._fold, self._next - 1, follower.pool.block_size, None)
         pool = _measures(now, self._lost.per_block(now.gen), follower.pool.block_bytes) | {
@@ -109,10 +115,12 @@ class FolderSource:
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
         return Glance(self._name, follower.live, pool, counts, letters_of(now), self._t_ns / 1e9,
-                      missing=follower.missing)  # fmt: skip
+                      missing=follower.missing, let_go=follower.let_go, began_s=(self._began_ns or 0) / 1e9)  # fmt: skip
 
-    def _clock(self, events: EventArray) -> None:
+    def _clock(self, events: EventArray, first_seq: int) -> None:
         if len(events):
+            if self._began_ns is None:
+                self._began_ns = int(events["t_ns"][0]) if first_seq else 0
             self._computed += int(events["aux"][events["kind"] == Kind.STEP_END].sum())
             self._step, self._t_ns = int(events["step"].max(initial=self._step)), int(events["t_ns"][-1])
 
@@ -160,8 +168,9 @@ class History:
         passed = last.at_s - before.at_s
         tokens = "generated_tokens" if "generated_tokens" in last.totals else "computed_tokens"
         names = {"events_per_s": "events", "tokens_per_s": tokens, "preemptions_per_s": "preemptions"}
-        if passed <= 0 and last.at_s > 0 and len(self.kept) == 1 and tokens == "computed_tokens":
-            return {key: last.totals.get(name, 0) / last.at_s for key, name in names.items()}  # of the whole trace
+        whole = last.at_s - last.began_s
+        if passed <= 0 and whole > 0 and len(self.kept) == 1 and tokens == "computed_tokens":
+            return {key: last.totals.get(name, 0) / whole for key, name in names.items()}  # of the whole trace
         return {
             key: (last.totals[name] - before.totals.get(name, 0)) / passed
             if passed > 0 and name in last.totals else None for key, name in names.items()

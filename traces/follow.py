@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.traces.codec import DetailColumn
+from kvscope.traces.fold import BlockFold
 from kvscope.traces.folder import LATE
 from kvscope.traces.hot_tail import NO_TAIL
 from kvscope.traces.manifest import count_of, load_manifest
@@ -72,11 +73,21 @@ class Follower:
         return max(tail, self._sealed.end)
 
     @property
+    def let_go(self) -> int:
+        """Events below this seq went by the recorder's own limits, as of the last refresh."""
+        return min(self._sealed.base.let_go, self.first)
+
+    @property
+    def base(self) -> BlockFold | None:
+        """What the events that were let go had made of the pool; None where none were, or it is not known."""
+        fold = self._sealed.base.fold
+        return None if fold is None else fold.copy()
+
+    @property
     def missing(self) -> int:
         """Events that are known to be lost, as of the last refresh: those that the recorder let go are not."""
         end = max(self.end, self._hot.counters.sealed, count_of(self.manifest, "events") if not self.live else 0)
-        let_go = min(self._sealed.base.let_go, self.first)
-        return end - let_go - self._sealed.rows - int((self._hot.seqs >= self._sealed.end).sum())
+        return end - self.let_go - self._sealed.rows - int((self._hot.seqs >= self._sealed.end).sum())
 
     def refresh(self) -> None:
         """See what was written since. A row that is sealed meanwhile is found in a segment, not in neither."""

@@ -122,6 +122,9 @@ def screen(history: History, width: int, map_rows: int) -> Group:
         *_stats(glance, history, width),
         *_occupancy(glance, history, width),
     ]
+    if glance.let_go:
+        told = f"{glance.let_go:,} events were let go: counts and rates are of the rest"
+        parts.append(Text(told, "dim"))
     return Group(*parts, Text(), *_map(glance, width, map_rows))
 
 

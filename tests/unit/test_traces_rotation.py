@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import time
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kvscope.dashboard import opened
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.steps import Scheduled
 from kvscope.errors import OutOfBlocks, TraceError, UsageError
+from kvscope.inspector.cli import top
 from kvscope.inspector.export import export
 from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
@@ -23,6 +26,7 @@ from kvscope.inspector.importing import import_jsonl
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.overview import overview
 from kvscope.inspector.state import PoolState, state_at
+from kvscope.inspector.top import FolderSource, History
 from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.place import place_of
@@ -326,6 +330,46 @@ def test_a_base_that_is_ahead_of_its_segments_is_of_one_moment_with_them(tmp_pat
     assert older.let_go == newer.let_go == int(older.seqs[0])
     for seq in (older.let_go, older.let_go + 9):
         same(state_at(older, seq), state_at(memory, seq))
+
+
+def test_top_begins_with_what_was_let_go(tmp_path: Path) -> None:
+    now = 0
+
+    def clock() -> int:
+        nonlocal now
+        now += 1_000_000
+        return now
+
+    path = tmp_path / "a.kvtrace"
+    memory = record(path, max_bytes=1 << 16, clock=clock)
+    trace, source, history = open_trace(path), FolderSource(path), History()
+    glance = source.look()
+    history.add(glance)
+    assert glance.pool["blocks"] == state_at(memory, len(memory.events)).counts
+    assert (glance.missing, glance.let_go) == (0, trace.missing)
+    told = glance.to_json(history.rates())
+    assert told["missing_events"] == told["let_go_events"] == trace.missing
+    t_ns = trace.columns(["t_ns"])["t_ns"]
+    assert told["rates"]["events_per_s"] == pytest.approx(trace.rows / (int(t_ns[-1] - t_ns[0]) / 1e9))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(top.screen(history, 80, 4))
+    assert f"{trace.missing:,} events were let go: counts and rates are of the rest" in console.export_text()
+
+
+def test_top_that_looks_too_rarely_goes_on_with_what_was_let_go_meanwhile(tmp_path: Path) -> None:
+    path, memory = tmp_path / "a.kvtrace", MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), 4000)
+    rows = [dict(zip(EVENT_DTYPE.names, row, strict=True)) for row in memory.events.tolist()]
+    with Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250,
+                  max_bytes=1 << 16) as sink:  # fmt: skip
+        source = FolderSource(path)
+        for seq, told in enumerate(rows):
+            sink.emit(**{name: told[name] for name in _EMITTED})
+            if seq in (100, len(rows) * 2 // 3, len(rows) - 1):
+                glance = source.look()
+                assert glance.pool["blocks"] == state_at(memory, seq).counts
+                assert glance.missing == 0
+    assert glance.let_go > 100
 
 
 _EMITTED = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
