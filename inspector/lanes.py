@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvscope.inspector.facts import usable
 from kvscope.inspector.source import IntArray, Names, TraceLike, frozen
 from kvscope.inspector.state import TABLE_KINDS
 from kvscope.traces.fold import kind_mask
@@ -44,6 +45,7 @@ class Lane:
     held_seq: IntArray
     held_t_ns: IntArray
     held: IntArray
+    cut: bool = False  # it began before the first event that is here: its bars begin with its own first event
 
     @property
     def max_held(self) -> int:
@@ -66,6 +68,7 @@ class _Draft:
     cached: int = 0
     output: int | None = None
     preemptions: int = 0
+    cut: bool = False
 
     def turn(self, phase: str, now: tuple[int, int, int]) -> None:
         """Close the open bar and open the next one; the empty phase opens none."""
@@ -93,7 +96,11 @@ def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
     """
     trace = frozen(trace)
     events = trace.events
-    rows = _telling(events, np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0)))
+    prompts = _prompts(trace)
+    # Who submits nothing begins with ADMIT; elsewhere what is admitted first here was submitted before.
+    early = len(events) and int(trace.seqs[0]) > 0 and trace.present[_SUBMIT]
+    arrivals = () if early else (_ADMIT,)
+    rows = _telling(events, prompts, np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0)))
     drafts: dict[int, _Draft] = {}
     for lo in range(0, len(rows), _PIECE):  # in pieces: Python numbers take ten times the memory of a column
         piece = rows[lo : lo + _PIECE]
@@ -103,30 +110,44 @@ def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
             draft = drafts.get(seq_id)
             if draft is None:
                 draft = drafts[seq_id] = _Draft(seq_id)
+                if kind not in (_SUBMIT, _FORK):
+                    draft.cut = kind not in arrivals
+                    draft.prompt = draft.decode_from = prompts.get(seq_id, 0)
             _advance(drafts, draft, kind, aux, lblock, (t_ns, number, step))
     if len(events):
         end = (int(events["t_ns"][-1]), int(trace.seqs[-1]), int(events["step"][-1]))
         for draft in drafts.values():
             draft.turn("", end)
     nothing = np.empty(0, np.int64)
-    counts = _held(trace, list(drafts)) if held else dict.fromkeys(drafts, (nothing, nothing, nothing))
+    counts = _held(trace, drafts) if held else dict.fromkeys(drafts, (nothing, nothing, nothing))
     names = Names(trace.facts)
     return [
         Lane(
             d.seq_id, names(d.seq_id), names.request(d.seq_id), d.parent, tuple(d.bars), d.outcome, d.prompt, d.cached,
-            d.output, d.preemptions, *counts[d.seq_id],
+            d.output, d.preemptions, *counts[d.seq_id], d.cut,
         )
         for d in drafts.values()
     ]  # fmt: skip
 
 
-def _telling(events: EventArray, rows: IntArray) -> IntArray:
+def _prompts(trace: TraceLike) -> dict[int, int]:
+    """Prompt tokens of the sequences of requests, as the facts tell them."""
+    requests = [fact for fact in usable(trace.facts) if fact.get("type") == "request"]
+    return {
+        int(seq_id): int(fact.get("prompt_tokens") or 0) for fact in requests for seq_id in fact.get("seq_ids") or ()
+    }
+
+
+def _telling(events: EventArray, prompts: dict[int, int], rows: IntArray) -> IntArray:
     """The rows without those SCHED rows, nearly all, that turn no phase: within the prompt, or after decoding began."""
     kind, seq_id = events["kind"][rows], events["seq_id"][rows]
     sched = kind == Kind.SCHED
     if len(rows) < _PIECE or not sched.any() or int(seq_id.max()) > _PIECE + len(rows):
         return rows
     prompt = np.zeros(int(seq_id.max()) + 1, np.int64)
+    for owner, aux in prompts.items():  # of those whose arrival is not here
+        if 0 <= owner < len(prompt):
+            prompt[owner] = aux
     changing = np.bincount(seq_id[kind == Kind.SUBMIT], minlength=len(prompt)) > 1  # sequences of no one prompt
     changing[seq_id[kind == Kind.PREEMPT]] = True
     few = rows[(kind == Kind.SUBMIT) | (kind == Kind.FORK)]
@@ -160,6 +181,8 @@ def _advance(
         draft.parent = aux
         draft.prompt = draft.decode_from = parent.prompt if parent else 0
         draft.turn(DECODE, now)
+    elif kind == _SCHED and draft.cut and not draft.phase and not draft.bars:
+        draft.turn(DECODE if lblock >= draft.decode_from else PREFILL, now)
     elif kind == _SCHED and draft.phase == PREFILL and lblock >= draft.decode_from:
         draft.turn(DECODE, now)
     elif kind == _PREEMPT:
@@ -169,10 +192,12 @@ def _advance(
     elif kind in _ENDS:
         draft.outcome = Kind(kind).name.lower()
         draft.output = aux
+        if draft.cut and not draft.phase and not draft.bars:
+            draft.turn(DECODE, now)
         draft.turn("", now)
 
 
-def _held(trace: TraceLike, seq_ids: list[int]) -> dict[int, tuple[IntArray, IntArray, IntArray]]:
+def _held(trace: TraceLike, drafts: dict[int, _Draft]) -> dict[int, tuple[IntArray, IntArray, IntArray]]:
     """Per sequence: event numbers, times, and table entries held after each."""
     events = trace.events
     rows = np.flatnonzero(_TABLE_MASK[events["kind"]])
@@ -182,10 +207,12 @@ def _held(trace: TraceLike, seq_ids: list[int]) -> dict[int, tuple[IntArray, Int
     moves[events["reason"][rows] == Reason.COPY_ON_WRITE] = 0  # one entry takes the place of another
     numbers = np.asarray(trace.seqs, dtype=np.int64)
     t_ns = events["t_ns"].astype(np.int64)
-    wanted = np.asarray(seq_ids, owner.dtype)
+    wanted = np.asarray(list(drafts), owner.dtype)
     starts, ends = (np.searchsorted(owner, wanted, side=side).tolist() for side in ("left", "right"))
     out = {}
-    for seq_id, lo, hi in zip(seq_ids, starts, ends, strict=True):
-        mine = rows[lo:hi]
-        out[seq_id] = (numbers[mine], t_ns[mine], np.cumsum(moves[lo:hi]))
+    for draft, lo, hi in zip(drafts.values(), starts, ends, strict=True):
+        mine, held = rows[lo:hi], np.cumsum(moves[lo:hi])
+        if draft.cut and len(held):  # what it held before: all of it is given back at its end
+            held -= held[-1] if draft.outcome != "running" else min(int(held.min()), 0)
+        out[draft.seq_id] = (numbers[mine], t_ns[mine], held)
     return out

@@ -214,6 +214,7 @@ def _sequences(trace: TraceLike) -> Iterator[tuple[Any, ...]]:
         for bar in lane.bars:
             spent[bar.phase] += bar.t1_ns - bar.t0_ns
         begin, end = (lane.bars[0].t0_ns, lane.bars[-1].t1_ns) if lane.bars else (None, None)
+        begin = None if lane.cut else begin
         yield (lane.seq_id, lane.name, lane.request, lane.parent, lane.outcome, lane.prompt_tokens,
                lane.cached_tokens, lane.output_tokens, lane.preemptions, begin, end, *spent.values(),
                lane.max_held)  # fmt: skip

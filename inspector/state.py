@@ -8,8 +8,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.errors import UsageError
-from kvscope.inspector.source import IntArray, TraceLike, frozen, rows_until, rows_with, size_after
+from kvscope.errors import TraceError, UsageError
+from kvscope.inspector.source import Frozen, IntArray, TraceLike, frozen, rows_until, rows_with, size_after
 from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
@@ -124,9 +124,15 @@ class Holder:
 def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolState:
     """The pool just after event `seq` (before the first event for a smaller number, at the end for a larger one).
 
+    Of a trace whose first events were let go the state before the first one that is left is known, and none before.
+
     Args:
         blocks: only these neighbouring blocks, where a few will do.
+
+    Raises:
+        TraceError: the events up to there, and some behind, were let go.
     """
+    _check_known(trace, seq)
     if getattr(trace, "folded", False):  # a reader: too long to look at every row, or its first rows were let go
         return pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
     trace = frozen(trace)
@@ -134,13 +140,21 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     size = size_after(trace, rows)
     first = 0 if blocks is None else blocks.start
     stop = size if blocks is None else max(min(blocks.stop, size), first)
-    fold = BlockFold(size, first, stop - first)
-    if trace.before is not None:
-        fold.begin_as(trace.before)
+    fold = BlockFold(size, first, stop - first) if trace.before is None else trace.before.copy()
     for lo in range(0, rows, _RUN):
         part = slice(lo, min(lo + _RUN, rows))
         fold.apply(events_columns(trace.events[part], trace.seqs[part]))
     return pool_state(fold, seq, trace.block_size, range(first, stop))
+
+
+def _check_known(trace: TraceLike, seq: int) -> None:
+    if seq < 0:
+        return
+    first = getattr(trace, "let_go", 0)  # of a reader
+    if isinstance(trace, Frozen) and trace.before is not None and len(trace.seqs):
+        first = int(trace.seqs[0])
+    if seq < first - 1:
+        raise TraceError(f"the state after event {seq} is not known: the events below {first} were let go")
 
 
 def pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None = None) -> PoolState:
@@ -173,7 +187,11 @@ def tables_at(trace: TraceLike, seq: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def holders(trace: TraceLike, block: int, seq: int) -> list[Holder]:
-    """Who holds a block just after event `seq`: table entries in the order taken, then leases."""
+    """Who holds a block just after event `seq`: table entries in the order taken, then leases.
+
+    It is known from the events that the trace holds: where the first ones were let go, or some are missing, a holder
+    that took the block in one of those is not among them, though `state_at` counts it.
+    """
     seqs, events = _rows_where(trace, "block", block, seq)
     entries: dict[tuple[int, int], Holder] = {}
     leases: dict[int, Holder] = {}
@@ -202,7 +220,11 @@ def _with_slots(trace: TraceLike, lease: Holder) -> Holder:
 
 
 def sequence_blocks(trace: TraceLike, seq_id: int, seq: int) -> list[tuple[int, int]]:
-    """The block table of one sequence just after event `seq`, as (block, gen) in logical order."""
+    """The block table of one sequence just after event `seq`, as (block, gen) in logical order.
+
+    It is known from the events that the trace holds: where the first ones were let go, or some are missing, the entries
+    that the sequence took in those are not in it, and what follows them moves up.
+    """
     _, events = _rows_where(trace, "seq_id", seq_id, seq)
     table: dict[int, tuple[int, int]] = {}
     for event in events[_TABLE_MASK[events["kind"]]]:

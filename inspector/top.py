@@ -115,7 +115,8 @@ class FolderSource:
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
         return Glance(self._name, follower.live, pool, counts, letters_of(now), self._t_ns / 1e9,
-                      missing=follower.missing, let_go=follower.let_go, began_s=(self._began_ns or 0) / 1e9)  # fmt: skip
+                      missing=follower.missing, let_go=follower.let_go,
+                      began_s=(self._began_ns or 0) / 1e9)  # fmt: skip
 
     def _clock(self, events: EventArray, first_seq: int) -> None:
         if len(events):

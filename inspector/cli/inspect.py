@@ -90,7 +90,9 @@ def _section(table: Table, title: str, *heads: str) -> None:
 
 def _requests(table: Table, m: dict[str, Any], r: dict[str, Any]) -> None:
     _section(table, "requests")
-    table.add_row("requests", number(r["requests"]), "", f"{r['sequences']} sequences, {r['forked']} of them forked")
+    of = f"{r['sequences']} sequences, {r['forked']} of them forked"
+    of = f"in the whole run; in the events that are left {of}" if m["health"]["let_go_events"] else of
+    table.add_row("requests", number(r["requests"]), "", of)
     ended = f"{r['aborted']} aborted" if r["aborted"] else ""
     table.add_row("finished", number(r["finished"]), "", ended)
     lengths = r["length_tokens"]

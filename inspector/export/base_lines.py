@@ -1,7 +1,7 @@
 """What events that a recorder let go had made of the pool, as JSON lines: `base.bin` as text.
 
-    {"record":"base","before":212992,"num_blocks":64,"blocks":64}    behind the events below 212992; blocks followed
-    {"record":"block","i":3,"gen":7,"ref":2,"fill":4,"last_seq":212980}     one for each that was ever handed out
+{"record":"base","before":212992,"num_blocks":64,"blocks":64}    behind the events below 212992; blocks followed
+{"record":"block","i":3,"gen":7,"ref":2,"fill":4,"last_seq":212980}     one for each that was ever handed out
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def base_of(record: dict[str, Any]) -> tuple[int, BlockFold]:
     if type(seq) is not int or not 0 < seq <= 2**62:
         raise ValueError(f"before of a base is a whole number above 0, got {seq!r:.40}")
     if type(size) is not int or type(blocks) is not int or not 0 <= size <= blocks <= MAX_BLOCKS:
-        raise ValueError(f"a base follows num_blocks or more, {MAX_BLOCKS} at most, got {size!r:.40} and {blocks!r:.40}")
+        raise ValueError(f"a base follows num_blocks to {MAX_BLOCKS} blocks, got {size!r:.40} and {blocks!r:.40}")
     fold = BlockFold(blocks)
     fold.size = size
     return seq, fold

@@ -203,7 +203,8 @@ class _Reader:
             self._end(record)
         else:
             raise _BadLine(
-                f"a line is an event (with seq), or a trace, site, actor, base, block, fact or end record; got {kind!r:.40}"
+                "a line is an event (with seq), or a trace, site, actor, base, block, fact or end record; "
+                f"got {kind!r:.40}"
             )
 
     def _take_base(self, record: dict[str, Any]) -> None:

@@ -102,5 +102,21 @@ def test_a_preempted_lane() -> None:
         assert before.t1_ns == after.t0_ns
 
 
+def test_a_lane_whose_beginning_is_lost() -> None:
+    def rest() -> HandTrace:
+        return HandTrace().begin((1, 0, 2, [])).begin((1, 3, 4, [])).event(Kind.FINISH, seq_id=1, aux=2)
+
+    told = rest()
+    told.facts.append({"type": "request", "request": 0, "seq_ids": [1], "prompt_tokens": 3})
+    (known,) = lanes(told)
+    assert known.cut
+    assert [bar.phase for bar in known.bars] == ["prefill", "decode"]
+    assert (known.prompt_tokens, known.outcome, known.output_tokens) == (3, "finish", 2)
+    (unknown,) = lanes(rest())
+    assert [bar.phase for bar in unknown.bars] == ["decode"]
+    (ended,) = lanes(HandTrace().event(Kind.FINISH, seq_id=1, aux=2))
+    assert [(bar.phase, bar.seq_lo, bar.seq_hi) for bar in ended.bars] == [("decode", 0, 0)]
+
+
 def test_no_events_no_lanes() -> None:
     assert lanes(HandTrace()) == []

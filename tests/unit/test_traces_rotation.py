@@ -23,8 +23,11 @@ from kvscope.inspector.export import export
 from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
 from kvscope.inspector.importing import import_jsonl
+from kvscope.inspector.lanes import lanes
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.overview import overview
+from kvscope.inspector.query import ask
+from kvscope.inspector.source import frozen
 from kvscope.inspector.state import PoolState, state_at
 from kvscope.inspector.top import FolderSource, History
 from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
@@ -330,6 +333,44 @@ def test_a_base_that_is_ahead_of_its_segments_is_of_one_moment_with_them(tmp_pat
     assert older.let_go == newer.let_go == int(older.seqs[0])
     for seq in (older.let_go, older.let_go + 9):
         same(state_at(older, seq), state_at(memory, seq))
+
+
+def test_a_state_that_is_not_known_is_refused_and_what_is_frozen_knows_the_base(tmp_path: Path) -> None:
+    memory = record(tmp_path / "a.kvtrace", max_bytes=1 << 16)
+    trace = open_trace(tmp_path / "a.kvtrace")
+    first = trace.let_go
+    for source in (trace, frozen(trace)):
+        for seq in (first - 1, first, first + 500):
+            same(state_at(source, seq), state_at(memory, seq))
+            part = state_at(source, seq, range(5, 9))
+            assert part.state.tolist() == state_at(memory, seq).state[5:9].tolist()
+        assert state_at(source, -1).counts == state_at(memory, first - 1).counts
+        for seq in (0, first - 2):
+            with pytest.raises(TraceError, match=f"after event {seq} is not known: the events below {first} were let"):
+                state_at(source, seq)
+
+
+def test_sequences_that_began_before_what_is_left_end_as_they_did(tmp_path: Path) -> None:
+    memory = record(tmp_path / "a.kvtrace", max_bytes=1 << 16)
+    trace = open_trace(tmp_path / "a.kvtrace")
+    first, whole = trace.let_go, {lane.seq_id: lane for lane in lanes(memory)}
+    cut = 0
+    for lane in lanes(trace):
+        of = whole[lane.seq_id]
+        assert lane.cut == (of.bars[0].seq_lo < first)
+        assert (lane.outcome, lane.output_tokens, lane.bars[-1].seq_hi) == (
+            of.outcome,
+            of.output_tokens,
+            of.bars[-1].seq_hi,
+        )
+        if lane.outcome != "running":
+            assert lane.held.tolist() == of.held[of.held_seq >= first].tolist()
+        cut += lane.cut
+    assert cut
+    with ask(
+        trace, "SELECT count(*) FILTER (begin_ns IS NULL), count(*) FILTER (end_ns IS NULL) FROM sequences"
+    ) as told:
+        assert list(told.rows) == [(cut, 0)]
 
 
 def test_top_begins_with_what_was_let_go(tmp_path: Path) -> None:
