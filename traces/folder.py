@@ -24,12 +24,22 @@ MANIFEST, HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE = (
     "base.bin",
 )
 _NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE))
+SUFFIXES = (".kvtrace", ".kvpack")
 _SEGMENT = re.compile(r"events-\d{5,12}\.(arrows|index)")
 
 
 def is_trace_file(name: str) -> bool:
     """Whether a file of this name in a trace folder belongs to the trace."""
     return name in _NAMES or _SEGMENT.fullmatch(name) is not None
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The traces that lie directly in a folder, by name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES or (path / MANIFEST).is_file())
 
 
 def segments_in(names: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.traces.folder import MANIFEST
+from kvscope.traces.folder import MANIFEST, traces_in
 from kvscope.traces.place import Place
 from kvscope.traces.schema import FORMAT_VERSION
 from kvscope.traces.sink import PoolFacts
@@ -65,7 +65,7 @@ def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:
     folder = place.path
     try:
         if not place.has(MANIFEST):
-            raise TraceError(f"{folder} is not a trace: it holds no {MANIFEST}")
+            raise TraceError(_no_trace(folder))
         data = place.read(MANIFEST, 0, MAX_MANIFEST_BYTES + 1)
         manifest = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else None
     except OSError as error:
@@ -96,6 +96,15 @@ def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:
         raise TraceError(f"{folder}: {MANIFEST} gives no usable pool geometry: {error}") from error
     wrong = manifest.get("crc") != manifest_crc(manifest)
     return manifest, facts, [f"{MANIFEST} does not match its checksum: it was edited or damaged"] if wrong else []
+
+
+def _no_trace(folder: Path) -> str:
+    """What is wrong with a place that has no manifest."""
+    inside = traces_in(folder) if folder.is_dir() else []
+    if not inside:
+        return f"{folder} is not a trace: it holds no {MANIFEST}"
+    count = f"{len(inside)} traces" if len(inside) > 1 else "one trace"
+    return f"{folder} is not a trace but a folder of {count}: give one, like {inside[0]}"
 
 
 def count_of(manifest: Mapping[str, Any], name: str) -> int:

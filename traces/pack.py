@@ -76,9 +76,12 @@ def unpack(file: str | Path, folder: str | Path) -> Path:
             raise TraceError(f"{file} is a folder, not a packed trace")
         load_manifest(place)
         try:
+            file_there = os.path.lexists(target) and not target.is_dir()
             taken = os.path.lexists(target) and (target.is_symlink() or not target.is_dir() or any(target.iterdir()))
         except OSError as error:
             raise TraceError(f"cannot unpack to {target}: {error.strerror or error}") from error
+        if file_there:
+            raise TraceError(f"cannot unpack to {target}: it is there already and is no folder; choose another place")
         if taken:
             raise TraceError(f"cannot unpack to {target}: it is there already and not empty; choose another folder")
         with _written(target, file) as temporary:
@@ -134,6 +137,8 @@ def _parts(place: Place, name: str, size: int) -> Iterator[bytes]:
 def _written(target: Path, source: str | Path) -> Iterator[Path]:
     """A name beside `target` for the body to fill; renamed to it at the end, taken away when anything fails."""
     try:
+        if target.parent.exists() and not target.parent.is_dir():
+            raise TraceError(f"cannot write {target}: {target.parent} is no folder")
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:

@@ -191,6 +191,7 @@ class SegmentReader:
         self.name = name
         self.file = name + ".arrows"
         self._wrong: list[str] = []  # one line for each thing found wrong
+        self._entries: list[int] = []  # the numbers of index entries that are damaged
         self._skipped: list[tuple[int, str]] = []  # of each message that is left out: where it begins, and why
         self.torn = False  # the sidecar ends within an entry
         self.known: list[tuple[IndexEntry, bytes]] = []  # every intact entry, of whatever kind, and its bytes
@@ -222,7 +223,7 @@ class SegmentReader:
                 or rows > MAX_BATCH_ROWS
                 or first_seq < 0
             ):
-                self._wrong.append(f"{self.name}.index: entry {(self._index_used + at) // ENTRY_BYTES} is damaged")
+                self._entries.append((self._index_used + at) // ENTRY_BYTES)
                 continue
             self._end = offset + length
             batch = IndexEntry(first_seq, rows if kind == BATCH_ENTRY else 0, offset, length, crc, t_first, t_last)
@@ -305,8 +306,12 @@ class SegmentReader:
 
     @property
     def damage(self) -> list[str]:
-        """One line for each thing found wrong; one for all messages that are left out, where there are many."""
-        wrong = [*self._wrong, *([self.rebuilt] if self.rebuilt else [])]
+        """One line for each thing found wrong; one for all entries, or messages, that are left out where it is many."""
+        index, bad = f"{self.name}.index", self._entries
+        entries = [f"{index}: entry {number} is damaged" for number in bad]
+        if len(bad) > MOST_LINES:
+            entries = [f"{index}: {len(bad)} entries from {bad[0]} to {bad[-1]} are damaged"]
+        wrong = [*self._wrong, *entries, *([self.rebuilt] if self.rebuilt else [])]
         if len(self._skipped) <= MOST_LINES:
             return [*wrong, *(line for _, line in self._skipped)]
         offsets = sorted(offset for offset, _ in self._skipped)

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError
-from kvscope.traces.folder import MANIFEST
+from kvscope.traces.folder import MANIFEST, traces_in
 from kvscope.traces.reader import TraceReader, open_trace
 
-SUFFIXES = (".kvtrace", ".kvpack")
 MAX_TRACES = 1024
 
 
@@ -29,7 +28,7 @@ def find_traces(paths: Sequence[str | Path]) -> list[Path]:
             found.append(path)
             continue
         try:
-            inside = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES or (p / MANIFEST).is_file())
+            inside = traces_in(path)
         except OSError as error:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
         if not inside:

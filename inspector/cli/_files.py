@@ -11,6 +11,7 @@ from kvscope.errors import TraceError, UsageError
 from kvscope.inspector.cli._engine import errors
 
 SUFFIXES = (".kvtrace", ".kvpack", ".jsonl")
+STDOUT = Path("-")
 
 
 def parse_range(text: str | None) -> tuple[int, int] | None:

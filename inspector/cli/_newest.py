@@ -15,7 +15,11 @@ _SECONDS = {"ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400
 MAX_SECONDS = 10 * 366 * 86400
 
 TraceSize = Annotated[
-    str | None, typer.Option(help="Keep the newest events of the trace only: about this size, such as 512MiB.")
+    str | None,
+    typer.Option(
+        help="Keep the newest events of the trace only: about this size of them, such as 512MiB. What is told once of "
+        "each request (facts.jsonl) stays and comes on top."
+    ),
 ]
 TraceAge = Annotated[
     str | None, typer.Option(help="Keep the newest events of the trace only: about this long, such as 90s or 24h.")

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kvscope.inspector.cli._engine import say
-from kvscope.inspector.cli._files import named_after, parse_range, progress
-
-STDOUT = Path("-")
+from kvscope.inspector.cli._files import STDOUT, named_after, parse_range, progress
 
 
 def export(

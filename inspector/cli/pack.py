@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from kvscope.errors import UsageError
 from kvscope.inspector.cli._engine import say
-from kvscope.inspector.cli._files import named_after
+from kvscope.inspector.cli._files import STDOUT, named_after
 
 
 def pack(
@@ -28,6 +29,7 @@ def pack(
     """
     from kvscope.traces.pack import pack as pack_trace
 
+    _refuse_stream(file, "run.kvpack")
     made = pack_trace(trace, file or named_after(trace, ".kvpack"), overwrite=overwrite)
     _told("kvscope-pack/1", made, made.stat().st_size, as_json)
 
@@ -46,8 +48,14 @@ def unpack(
     """
     from kvscope.traces.pack import unpack as unpack_trace
 
+    _refuse_stream(folder, "run.kvtrace")
     made = unpack_trace(file, folder or named_after(file, ".kvtrace"))
     _told("kvscope-unpack/1", made, sum(path.stat().st_size for path in made.iterdir()), as_json)
+
+
+def _refuse_stream(target: Path | None, like: str) -> None:
+    if target == STDOUT:
+        raise UsageError(f"a trace cannot go to standard output: give a name, like {like}")
 
 
 def _told(schema: str, made: Path, size: int, as_json: bool) -> None:

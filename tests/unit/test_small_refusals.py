@@ -30,6 +30,43 @@ def test_one_bad_file_among_traces(
     assert "a.kvpack" in capsys.readouterr().err
 
 
+def test_a_folder_of_traces_is_not_one_trace(
+    toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for name in ("rank0.kvtrace", "rank1.kvtrace"):
+        (folder / name).symlink_to(toy_traces["clean"])
+    for words in (["top", folder, "--once"], ["query", folder, "SELECT 1"], ["pack", folder],
+                  ["export", folder, "--to", "csv"]):  # fmt: skip
+        assert run([str(word) for word in words]) == 2
+        told = capsys.readouterr().err
+        assert f"{folder} is not a trace but a folder of 2 traces: give one, like {folder / 'rank0.kvtrace'}" in told
+
+
+def test_places_that_a_trace_cannot_be_packed_or_unpacked_to(
+    toy_traces: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace, packed = str(toy_traces["clean"]), str(tmp_path / "a.kvpack")
+    assert run(["pack", trace, packed]) == 0
+    before = sorted(toy_traces["clean"].iterdir())
+    for words, told in (
+        (["pack", trace, "-"], "cannot go to standard output: give a name, like run.kvpack"),
+        (["unpack", packed, "-"], "cannot go to standard output: give a name, like run.kvtrace"),
+        (["unpack", packed, "/dev/full"], "cannot unpack to /dev/full: it is there already and is no folder"),
+        (["unpack", packed, "/dev/null/x"], "cannot write /dev/null/x: /dev/null is no folder"),
+        (["pack", trace, f"{trace}/in.kvpack"], "it lies in the trace itself; choose a place outside"),
+    ):
+        capsys.readouterr()
+        assert run(words) == 2
+        err = capsys.readouterr().err
+        assert told in err
+        assert err.count("\n") == 1
+    assert sorted(toy_traces["clean"].iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.kvpack"]
+
+
 def test_findings_count_more_than_a_file_that_cannot_be_read(toy_traces: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "a.kvpack").write_bytes(b"no zip file")
     (tmp_path / "b.kvtrace").symlink_to(toy_traces["missing-copy"])

@@ -201,6 +201,23 @@ def test_random_bytes_in_any_file_never_break_the_reader(killed: Path, tmp_path:
             trace.details_of(Kind.FREE)
 
 
+@pytest.mark.parametrize("bad", [1, 3, 4, 102])
+def test_many_damaged_entries_of_an_index_are_one_line(tmp_path: Path, bad: int) -> None:
+    with Recorder(tmp_path / "a.kvtrace", pool=PoolFacts(8, 4), sealing="inline", hot_rows=64, seal_rows=4) as sink:
+        for number in range(480):
+            sink.emit(Kind.NOTE, aux=number)
+    index = tmp_path / "a.kvtrace" / "events-00000.index"
+    data = bytearray(index.read_bytes())
+    for number in range(10, 10 + bad):
+        data[number * 56] ^= 0xFF
+    index.write_bytes(data)
+    lines = [line for line in open_trace(tmp_path / "a.kvtrace").warnings if "index: " in line]
+    if bad <= 3:
+        assert lines == [f"events-00000.index: entry {number} is damaged" for number in range(10, 10 + bad)]
+    else:
+        assert lines == [f"events-00000.index: {bad} entries from 10 to {9 + bad} are damaged"]
+
+
 def sealed_entry(**values: int) -> bytes:
     entry = np.zeros(1, INDEX_DTYPE)
     for name, value in values.items():

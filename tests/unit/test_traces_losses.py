@@ -177,6 +177,26 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert f"{trace.losses} are lost" in said(trace)
 
 
+@pytest.mark.parametrize(("facts", "told"), [(1, "1 fact was not written"), (2, "2 facts were not written")])
+def test_check_says_in_its_line_what_was_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: int, told: str
+) -> None:
+    from kvscope.inspector.cli import run
+
+    full = tmp_path / "facts"
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("facts.jsonl"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(full))
+        return os.pwrite(fd, data, offset)
+
+    with Recorder(tmp_path / "a.kvtrace", pool=POOL, pwrite=pwrite, sealing="inline") as recorder:
+        recorder.emit(Kind.ALLOC, block=1, gen=1, ref_before=0, ref_after=1, seq_id=1, lblock=0)
+        fill(recorder, facts, 0)
+    run(["check", str(recorder.path)])
+    assert f"clean as far as recorded: {told}; " in capsys.readouterr().out
+
+
 def test_every_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from kvscope.inspector.cli import run
 

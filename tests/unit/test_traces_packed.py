@@ -80,7 +80,7 @@ def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for target in ("full", "link", "a.kvpack"):
-        with pytest.raises(TraceError, match="there already and not empty"):
+        with pytest.raises(TraceError, match="there already and (not empty|is no folder)"):
             unpack(packed, tmp_path / target)
     (tmp_path / "empty").mkdir()
     unpack(packed, tmp_path / "empty")
