@@ -80,13 +80,13 @@ def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for target in ("full", "link", "a.kvpack"):
-        with pytest.raises(TraceError, match="there already and (not empty|is no folder)"):
+        with pytest.raises(TraceError, match=r"there already and (not empty|is no folder)"):
             unpack(packed, tmp_path / target)
     (tmp_path / "empty").mkdir()
     unpack(packed, tmp_path / "empty")
     assert os.listdir(tmp_path / "full") == ["mine"]
     assert not (tmp_path / "elsewhere").exists()
-    with pytest.raises(TraceError, match=r"cannot write .*File exists"):
+    with pytest.raises(TraceError, match=r"cannot write .*is no folder"):
         unpack(packed, packed / "below")
 
 
