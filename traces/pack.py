@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvscope.errors import TraceError
-from kvscope.traces.folder import HOT, MANIFEST, is_trace_file, segments_in
+from kvscope.traces.folder import BASE, HOT, MANIFEST, is_trace_file, segments_in
 from kvscope.traces.hot_tail import hot_image
 from kvscope.traces.manifest import load_manifest
 from kvscope.traces.place import FolderPlace, PackedPlace, Place, place_of
 
 _CHUNK = 1 << 20
+_HELD = 32  # segments, of the oldest
+_LOOKS = 8
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -101,7 +103,9 @@ def _contents(place: Place) -> Iterator[tuple[str, bytes | int]]:
         tail, notes = place.hot()
         live = tail.live
         yield HOT, place.size(HOT) if notes else hot_image(tail)
-    names = place.names()
+    names, base = _held(place)
+    if base is not None:
+        yield BASE, base
     for segment in segments_in(names):
         index = None
         try:
@@ -113,10 +117,24 @@ def _contents(place: Place) -> Iterator[tuple[str, bytes | int]]:
         if index is not None:  # else it is lost: readers do without
             yield segment + ".index", index
         yield segment + ".arrows", size
-    done = {MANIFEST, MANIFEST + ".new", HOT}
+    done = {MANIFEST, MANIFEST + ".new", HOT, BASE}
     for name in sorted(names):
         if name not in done and not name.startswith("events-"):
             yield name, place.size(name)
+
+
+def _held(place: Place) -> tuple[list[str], bytes | None]:
+    """The names of the files, and `base.bin`, of one moment: a recorder with limits takes nothing away from it."""
+    for _ in range(_LOOKS):
+        names = place.names()
+        segments = segments_in(names)
+        for segment in segments[:_HELD]:
+            for ending in (".arrows", ".index"):
+                place.keep(segment + ending)
+        base = place.read(BASE) if place.has(BASE) else None
+        if not segments or segments[-1] in segments_in(place.names()):
+            break
+    return names, base
 
 
 def _copy(place: Place, name: str, size: int, archive: zipfile.ZipFile) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -321,6 +322,37 @@ def test_a_bad_base_line_is_refused(tmp_path: Path, lines: list[str], told: str)
     with pytest.raises(TraceError, match=told):
         import_jsonl(tmp_path / "a.jsonl", tmp_path / "a.kvtrace")
     assert not (tmp_path / "a.kvtrace").exists()
+
+
+def test_a_trace_that_rotates_while_it_is_packed_is_packed_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, memory = tmp_path / "a.kvtrace", MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), 4000)
+    rows = [dict(zip(EVENT_DTYPE.names, row, strict=True)) for row in memory.events.tolist()]
+    sink = Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250,
+                    max_bytes=1 << 16)  # fmt: skip
+    half = len(rows) * 2 // 3
+    for told in rows[:half]:
+        sink.emit(**{name: told[name] for name in _EMITTED})
+    first = open_trace(path).let_go
+    copy = sys.modules["kvscope.traces.pack"]._copy
+
+    def later(*given: Any) -> None:
+        for told in rows[sink._next :]:
+            sink.emit(**{name: told[name] for name in _EMITTED})
+        copy(*given)
+
+    monkeypatch.setattr(sys.modules["kvscope.traces.pack"], "_copy", later)
+    packed = open_trace(pack(path, tmp_path / "a.kvpack"))
+    sink.close()
+    end = int(packed.seqs[-1]) + 1  # the newest segment may have grown meanwhile
+    assert packed.seqs.tolist() == list(range(first, end))
+    assert end >= half
+    assert packed.let_go == packed.missing == first
+    for seq in (first, half - 1, end - 1):
+        same(state_at(packed, seq), state_at(memory, seq))
+    assert not [line for line in packed.warnings if "cannot" in line or "damaged" in line]
 
 
 def test_a_base_that_is_ahead_of_its_segments_is_of_one_moment_with_them(tmp_path: Path) -> None:
