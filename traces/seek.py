@@ -44,25 +44,22 @@ class Seeker:
             keep: the trace is closed and long: its keyframes are read from their file, or written there.
         """
         while True:
-            keys = self._begin(start)
-            self._extend(keys, keep)
+            if self._keys is None or self._removed != self._sealed.removed:
+                self._keys, self._removed = Keyframes(start()), self._sealed.removed
+                base = self._sealed.base
+                if base.fold is not None:
+                    self._keys.rebase(self._sealed.row_of(base.seq), base.fold)
+            self._extend(self._keys, keep)
             row = row_of()
-            at, fold = keys.before(row)
+            at, fold = self._keys.before(row)
             self._apply(fold, at, row)
             if self._removed == self._sealed.removed:  # (else rows went meanwhile, and what was read is of others)
                 return fold
 
-    def before_all(self, start: Callable[[], BlockFold]) -> BlockFold:
-        """What rows that were let go before the first one have made of every block; as `start` where none were."""
-        return self._begin(start).before(0)[1]
-
-    def _begin(self, start: Callable[[], BlockFold]) -> Keyframes:
-        if self._keys is None or self._removed != self._sealed.removed:
-            self._keys, self._removed = Keyframes(start()), self._sealed.removed
-            base = self._sealed.base
-            if base.fold is not None:
-                self._keys.rebase(self._sealed.row_of(base.seq), base.fold)
-        return self._keys
+    def before_all(self) -> BlockFold | None:
+        """What rows that were let go before the first one have made of every block; None where none were."""
+        base = self._sealed.base
+        return None if base.fold is None or self._sealed.row_of(base.seq) else base.fold.copy()
 
     def _apply(self, fold: BlockFold, lo: int, hi: int) -> None:
         if hi > lo:
