@@ -11,7 +11,7 @@ from pathlib import Path
 from kvscope.errors import TraceError
 from kvscope.traces.folder import MANIFEST
 from kvscope.traces.place import place_of
-from kvscope.traces.several import SUFFIXES
+from kvscope.traces.folder import SUFFIXES
 
 MAX_LISTED = 200
 

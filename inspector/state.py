@@ -140,7 +140,9 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     size = size_after(trace, rows)
     first = 0 if blocks is None else blocks.start
     stop = size if blocks is None else max(min(blocks.stop, size), first)
-    fold = BlockFold(size, first, stop - first) if trace.before is None else trace.before.copy()
+    fold = BlockFold(size, first, stop - first)
+    if trace.before is not None:
+        fold.begin_as(trace.before)
     for lo in range(0, rows, _RUN):
         part = slice(lo, min(lo + _RUN, rows))
         fold.apply(events_columns(trace.events[part], trace.seqs[part]))
