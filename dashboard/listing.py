@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvscope.errors import TraceError
-from kvscope.traces.folder import MANIFEST
+from kvscope.traces.folder import MANIFEST, SUFFIXES
 from kvscope.traces.place import place_of
-from kvscope.traces.folder import SUFFIXES
 
 MAX_LISTED = 200
 

@@ -79,8 +79,8 @@ class SealedRows:
             self.base.refuse()
         self._let_go({name for name, end in self._ends().items() if end <= self.base.seq})
         self.end = max(self.end, self.base.seq)
-        # (the first segment that is there, with or without its index)
-        self.base.settle(self.batches[0].first_seq if self.batches else 0, int(min(self.segments, default="events-0")[7:]))
+        first = min(self.segments, default="events-0")  # with or without its index
+        self.base.settle(self.batches[0].first_seq if self.batches else 0, int(first[7:]))
 
     def _ends(self) -> dict[str, int]:
         """The seq after the last row of each segment."""
