@@ -81,7 +81,8 @@ class TokenStep:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a request's text is what it is. `verdict`: clean, damaged, or not-affected (of the token asked for)."""
+    """Why a request's text is what it is. `verdict`: clean, damaged, not-affected (of the token asked for), or
+    unknown: the trace has no step that could have read anything."""
 
     request: str
     samples: list[str]
@@ -244,7 +245,7 @@ class _Context:
         return Explanation(
             request=self.request,
             samples=[self.names(s) for s in self.seq_ids],
-            verdict="clean",
+            verdict="clean" if self.reads.steps else "unknown",
             token=self.token,
             steps=sum(self.reads.steps.get(s, 0) for s in self.seq_ids),
             read=None,

@@ -35,7 +35,7 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         parts += _cause(told)
     if told.victims:
         parts += _victims(told)
-    if told.verdict == "clean":
+    if told.verdict in ("clean", "unknown"):
         parts += _clean(told, trace)
     if told.lost:
         parts.append("Events are missing: steps among them, and reads of what was written there, were not compared.")
@@ -87,6 +87,9 @@ def _head(told: Explanation) -> list[str]:
         who += f" (a search with {told.beams} beams, which were {told.request}/0 to {told.samples[-1]} in turn)"
     elif len(told.samples) > 1:
         who += f" ({len(told.samples)} samples)"
+    if told.verdict == "unknown":
+        told_of = "The trace tells of no step (SCHED between STEP_BEGIN and STEP_END), and so of nothing that it read"
+        return [f"{who}: not known. {told_of}; `kvscope check` judges what the allocator did."]
     if told.verdict == "clean":
         verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
         if told.other_tables:
@@ -248,13 +251,16 @@ def _victim(victim: Victim) -> str:
 def _clean(told: Explanation, trace: TraceLike) -> list[str]:
     names, lines = Names(trace.facts), []
     if told.touching:
-        lines.append("Findings on blocks that it held, none of which changed what it read:")
+        but = "" if told.verdict == "unknown" else ", none of which changed what it read"
+        lines.append(f"Findings on blocks that it held{but}:")
         lines += [f"    {f.code} {f.name}, {one_line(f, names)}" for f in told.touching[:5]]
     elif told.elsewhere:
         codes = joined(dict.fromkeys(f.code for f in told.elsewhere))
         lines.append(
             f"The trace has {_count(len(told.elsewhere), 'finding')} ({codes}); none is on a block of this request."
         )
+    if told.verdict == "unknown":
+        return lines
     lines.append("Why its text may differ from another run's all the same:")
     for reason in told.why_it_may_differ:
         lines += textwrap.wrap(reason, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)

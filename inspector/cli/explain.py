@@ -20,7 +20,8 @@ def explain(
 ) -> None:
     """Say why a request's text went wrong: the first foreign read, the write behind it, and who else was hit.
 
-    Exits 0 when the request (or the token) is clean, 1 when it is damaged, 2 when there is no such request.
+    Exits 0 when the request (or the token) is clean, 1 when it is damaged, 2 when there is no such request or the
+    trace has no steps, so that nothing is known of what it read.
 
     Example: kvscope explain run.kvtrace --request haiku
     """
@@ -36,4 +37,4 @@ def explain(
         sys.stdout.write(json.dumps(explanation_json(told, opened, name=str(trace)), ensure_ascii=False) + "\n")
     else:
         sys.stdout.write(explanation_text(told, opened, name=str(trace)) + "\n")
-    raise typer.Exit(1 if told.verdict == "damaged" else 0)
+    raise typer.Exit({"damaged": 1, "unknown": 2}.get(told.verdict, 0))

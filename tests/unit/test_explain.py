@@ -20,7 +20,7 @@ from kvscope.inspector.explain_report import explanation_json, explanation_text
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.reads import reads_of
-from kvscope.traces import PoolFacts, Recorder
+from kvscope.traces import PoolFacts, Recorder, open_trace
 from kvscope.traces.schema import Kind, Reason
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -197,3 +197,16 @@ def test_a_request_of_a_trace_that_was_torn_is_clean_as_far_as_recorded(
     assert "clean as far as recorded" in capsys.readouterr().out
     assert cli.run(["explain", str(torn), "--request", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["events_missing"] is True
+
+
+def test_a_trace_without_steps_is_not_called_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An allocator alone: its ledger can be judged, but nothing in it has read anything."""
+    with Recorder(tmp_path / "a.kvtrace", pool=PoolFacts(8, 4)) as sink:
+        sink.fact({"type": "request", "request": 0, "name": "haiku", "seq_ids": [1], "prompt_tokens": 3})
+        sink.emit(Kind.ALLOC, block=0, gen=1, ref_before=0, ref_after=1, fill=0, seq_id=1, lblock=0)
+    told = explain(open_trace(tmp_path / "a.kvtrace"), "haiku")
+    assert told.verdict == "unknown"
+    assert cli.run(["explain", str(tmp_path / "a.kvtrace"), "--request", "haiku"]) == 2
+    out = capsys.readouterr().out
+    assert "Request haiku: not known. The trace tells of no step" in out
+    assert "clean" not in out
