@@ -42,6 +42,7 @@ class Evidence:
     throughput_gain: float | None  # tokens/s of the fuller half of the decode steps / of the emptier half
     batch_gain: float | None  # sequences per step, likewise
     notes: tuple[str, ...] = ()  # what makes this less than complete
+    lost_blocks: int = 0  # most blocks that only sequences hold which have ended
     refusals_by_holes: int = 0  # of the refusals, those that free blocks would have served, had they lain side by side
     waits_for_holes: float | None = None  # share of the time in which the queue waits though enough is free, in pieces
 
@@ -76,6 +77,7 @@ def of_trace(trace: TraceLike) -> Evidence:
         waits_for_memory=_queued_for_blocks(trace, but_for=of_holes),
         preemptions=measured["preemptions"],
         refusals=measured["refusals"],
+        lost_blocks=measured["lost_blocks"]["peak"] or 0,
         peak_running=_peak_running(rows),
         prefix_hit_rate=measured["prefix_hit_rate"],
         sharing_factor=_mean(measured["sharing_factor"]),
