@@ -32,7 +32,7 @@ from kvscope.traces.sink import EventSink, Ints
 Reaction = Literal["log", "raise"]
 
 _LOG = logging.getLogger("kvscope.sanitizer")
-_WITNESS = int(Kind.WITNESS)
+_WITNESS, _GAP = int(Kind.WITNESS), int(Kind.GAP)
 _WITNESS_VALUES = (8, 9)
 _AT_ONCE = 256  # events: so few are looked at without waiting for more, where a look costs little
 _LEAST, _MOST = 4096, 32_768  # events between two looks that cost much
@@ -248,7 +248,9 @@ class OnlineSanitizer:
         ledger = self._player.ledger
         begin = rows_until(trace, ledger.seq)
         ledger.continue_with(frozen(trace))
-        self._player.feed(trace.events[begin:], np.asarray(trace.seqs[begin:], dtype=np.int64))
+        rows = trace.events[begin:]
+        lost = set(np.flatnonzero(rows["kind"] == _GAP).tolist())
+        self._player.feed(rows, np.asarray(trace.seqs[begin:], dtype=np.int64), lost)
         self._tell()
 
     def _tell(self) -> None:

@@ -183,3 +183,22 @@ def test_it_looks_less_often_while_events_come_fast(
     step(online, before)
     assert noting.looks == [(0, before)]
     assert online.every == after
+
+
+@pytest.mark.parametrize("every", [1, 2, 1 << 20])
+@pytest.mark.parametrize("lost", [False, True])
+def test_behind_lost_events_nothing_is_held_against_what_came_before(every: int, lost: bool) -> None:
+    """A block is read whose writes are among them; the detectors follow from the first look on, or at the end."""
+    said: list[str] = []
+    online = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=4), num_blocks=4, block_size=4, every=every,
+                             on_finding=lambda finding, _: said.append(f"{finding.code}@{finding.seq}"))  # fmt: skip
+    online.emit(Kind.ADMIT, seq_id=1)
+    online.emit(Kind.ALLOC, block=0, gen=1, ref_before=0, ref_after=1, seq_id=1, lblock=0)
+    online.step = 1
+    online.emit(Kind.GAP if lost else Kind.NOTE, aux=3)
+    online.emit(Kind.STEP_BEGIN, aux=1)
+    online.emit(Kind.SCHED, seq_id=1, lblock=0, fill=1, aux=1 << 32)
+    online.step = 2
+    online.emit(Kind.STEP_END)
+    online.close()
+    assert said == ([] if lost else ["KV009@4"])
