@@ -60,7 +60,7 @@ class BlockPass:
         self, chunk: Chunk, states: BlockStates, num_blocks: int, block_size: int, suspects: dict[str, IntArray]
     ) -> None:
         self.chunk, self.states, self.block_size, self.suspects = chunk, states, block_size, suspects
-        rows = _BLOCK.take(chunk.kind).nonzero()[0]
+        rows = np.flatnonzero(_BLOCK.take(chunk.kind))
         block = chunk.block.take(rows)
         if len(rows) and (int(block.min()) < 0 or int(block.max()) >= num_blocks):
             outside = (block < 0) | (block >= num_blocks)
@@ -211,13 +211,13 @@ class BlockPass:
         known = np.zeros(len(hit), dtype=np.bool_)
         for kind, of_kind in ((Kind.PUBLISH, published), (Kind.HIT, hit)):
             if chunk.present[kind]:
-                place = of_kind.nonzero()[0]
+                place = np.flatnonzero(of_kind)
                 said_at = chunk.detail_at(kind, self.rows[place])
                 whole = said_at >= 0
                 known[place] = whole
                 words[place[whole]] = chunk.detail(kind)[1].values[said_at[whole]]
         at = runs.last(published)
-        hits = hit.nonzero()[0]
+        hits = np.flatnonzero(hit)
         here, block, lblock = at[hits], runs.keys[hits], self.column("lblock")
         near, source = here >= 0, np.maximum(here, 0)
         as_known = np.where(near, known[source], states.has_words[block])

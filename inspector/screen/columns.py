@@ -15,7 +15,7 @@ from kvscope.inspector.source import IntArray
 from kvscope.traces.schema import EventArray, Kind
 
 # A column of kinds is compared with one of these: with a `Kind` numpy takes ten times as long.
-NUMBERS = tuple(np.uint8(number) for number in range(256))
+NUMBERS = {kind: np.uint8(kind) for kind in Kind}
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
 TAKES = (Kind.ALLOC, Kind.SHARE, Kind.HIT)
@@ -111,8 +111,8 @@ class Chunk:
         if not there:
             return NO_ROWS
         if len(there) == 1:
-            return np.asarray(self.kind == NUMBERS[there[0]]).nonzero()[0]
-        return _mask(kinds).take(self.kind).nonzero()[0]
+            return np.flatnonzero(self.kind == NUMBERS[there[0]])
+        return np.flatnonzero(_mask(kinds).take(self.kind))
 
     def detail(self, kind: Kind) -> tuple[IntArray, Detail]:
         """(local rows of the kind, their details)."""

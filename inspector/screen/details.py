@@ -26,6 +26,8 @@ _EXACT = (int(Kind.PUBLISH), int(Kind.HIT))  # compared as a whole
 # `starts[i]` on.
 Kept = tuple[IntArray, IntArray, IntArray, IntArray]
 
+Matrix = tuple[IntArray, npt.NDArray[np.int64]]  # (numbers of events, values as rows)
+
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
@@ -44,12 +46,15 @@ class DetailTables:
     """
 
     def __init__(self, trace: Frozen) -> None:
-        self._tables = {kind: _matrix(kind, *trace.detail_arrays(int(kind))) for kind in DETAILED}
-        self.ragged = any(found is None for found in self._tables.values())
+        self._keep({kind: _matrix(kind, *trace.detail_arrays(int(kind))) for kind in DETAILED})
+
+    def _keep(self, tables: Mapping[Kind, Matrix | None]) -> None:
+        self._tables = {kind: found for kind, found in tables.items() if found is not None}
+        self.ragged = None in tables.values()
 
     def of(self, kind: Kind, seqs: IntArray) -> Detail:
         """The details of these rows of one kind, by their numbers (rising)."""
-        return _matched(*(self._tables[kind] or _no_matrix(kind)), seqs)
+        return _matched(*self._tables[kind], seqs)
 
 
 class KeptDetails(DetailTables):
@@ -64,11 +69,11 @@ class KeptDetails(DetailTables):
         values: IntArray,
     ) -> None:  # fmt: skip
         kind_of = kinds[seqs - first]
-        self._tables = {}
-        for kind in DETAILED:
-            rows = np.flatnonzero(kind_of == kind)
-            self._tables[kind] = _matrix(kind, seqs[rows], *gathered(starts[rows], lengths[rows], values))
-        self.ragged = any(found is None for found in self._tables.values())
+        rows_of = {kind: np.flatnonzero(kind_of == kind) for kind in DETAILED}
+        self._keep({
+            kind: _matrix(kind, seqs[rows], *gathered(starts[rows], lengths[rows], values))
+            for kind, rows in rows_of.items()
+        })  # fmt: skip
 
 
 def part_details(trace: Frozen, first: int, kinds: npt.NDArray[np.uint8]) -> KeptDetails:
@@ -96,9 +101,7 @@ def kept_of(trace: Frozen, kinds: Iterable[Kind]) -> Kept:
     )  # fmt: skip
 
 
-def _matrix(
-    kind: Kind, seqs: IntArray, offsets: IntArray, values: IntArray
-) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
+def _matrix(kind: Kind, seqs: IntArray, offsets: IntArray, values: IntArray) -> Matrix | None:
     """(numbers, values as rows) of the details of one kind; None where they are not as wide as that kind's are."""
     width, least, lengths = DETAILED[kind], _LEAST[int(kind)], np.diff(offsets)
     if (lengths == width).all():
@@ -109,10 +112,6 @@ def _matrix(
     for told, columns in ((lengths >= least, np.arange(least)), (lengths >= width, np.arange(least, width))):
         out[np.ix_(told, columns)] = values[offsets[:-1][told, None] + columns]
     return seqs, out
-
-
-def _no_matrix(kind: Kind) -> tuple[IntArray, npt.NDArray[np.int64]]:
-    return np.empty(0, np.int64), np.empty((0, DETAILED[kind]), np.int64)
 
 
 class GivenDetails:
@@ -139,9 +138,10 @@ class GivenDetails:
                 continue
             kind = numbers[seq - first : seq - first + len(values)]
             self.ragged |= kind.count(kind[:1]) != len(kind)
-            if kind[0] in _DETAILED:
-                self._fits(kind[0], values.shape[1])
-                found[kind[0]].append((seq, values))
+            number = kind[0]
+            if number in _DETAILED:
+                self._fits(number, values.shape[1])
+                found[number].append((seq, values))
         alone: dict[int, tuple[list[int], list[Sequence[int]]]] = {number: ([], []) for number in _DETAILED}
         for seq, told in sorted(singles.items()):
             number = numbers[seq - first] if first <= seq < end else -1

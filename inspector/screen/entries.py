@@ -13,7 +13,7 @@ from kvscope.traces.schema import Kind, Reason
 
 _RESIZED = np.uint8(Reason.RESIZED)  # its bytes were moved into another block, for the pool shrinks
 _ENTRY = (*TAKES, Kind.RELEASE)
-_NOWHERE = np.full(2, (1 << 63) - 1, dtype=np.int64)
+_NOWHERE = np.full(2, np.iinfo(np.int64).max)  # behind every place
 
 
 @dataclass
@@ -103,11 +103,9 @@ class EntryPass:
         after = total - (total - sign)[start] if len(sign) else total
         before = after - sign
         newest = runs.last(took)  # of a RELEASE: the last entry taken before it
-        previous = np.full(len(sign), -1, dtype=np.int64)  # of a take: the take before it in the same place
+        previous = np.zeros_like(sign)  # of a take: the one before it, in the same place where that held two
         takes = np.flatnonzero(took)
-        if len(takes):
-            near = np.append(-1, takes[:-1])
-            previous[takes] = np.where(near >= start[takes], near, -1)
+        previous[takes[1:]] = takes[:-1]
         target = np.where(before == 1, newest, np.where(before == 2, previous[newest], -1))
         replaces = np.zeros(len(sign), dtype=np.bool_)  # what stands there is released in the rows that follow
         own = self.local >= 0
@@ -154,7 +152,7 @@ class EntryPass:
         one = newest[ends[after[ends] >= 1]]
         two = previous[newest[ends[after[ends] == 2]]]
         at = np.sort(np.concatenate([one, two]))
-        left = self.held.merged(self.every[at[at >= 0]])
+        left = self.held.merged(self.every[at])
         left.doubled = bool(len(two))  # all places where there were two have been looked at
         return left
 
@@ -162,7 +160,7 @@ class EntryPass:
 def _order(places: IntArray) -> IntArray:
     """Indices sorted by place, in order of time within each; one packed sort where it fits."""
     low, bits = int(places.min()), len(places).bit_length()
-    if low >= 0 and (int(places.max()) - low).bit_length() + bits < 63:
+    if (int(places.max()) - low).bit_length() + bits < 63:
         packed = (places - low) << bits | np.arange(len(places))
         packed.sort()
         return np.asarray(packed & ((1 << bits) - 1), dtype=np.int64)

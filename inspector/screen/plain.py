@@ -42,7 +42,7 @@ def _all(kind: npt.NDArray[np.uint8]) -> Kept:
 
 def _kept(kind: npt.NDArray[np.uint8], plain: Bools, write: Bools, reach: npt.NDArray[Any], other: np.uint8) -> Kept:
     """What is left. A tail ends with a WRITE, or with a row of kind `other` behind one."""
-    index = (~plain).nonzero()[0]
+    index = np.flatnonzero(~plain)
     end = np.empty_like(index)
     end[:-1], end[-1] = index[1:] - 1, len(kind) - 1
     has = end > index

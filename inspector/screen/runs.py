@@ -38,7 +38,7 @@ class Runs:
         self.index = np.arange(len(keys), dtype=np.int64)
         self.first: Bools = np.ones(len(keys), dtype=np.bool_)
         self.first[1:] = keys[1:] != keys[:-1]
-        self.starts = self.first.nonzero()[0]
+        self.starts = np.flatnonzero(self.first)
         self.ends = np.empty_like(self.starts)  # the last row of each run
         self.ends[:-1] = self.starts[1:] - 1
         self.ends[-1:] = len(keys) - 1

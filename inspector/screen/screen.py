@@ -136,7 +136,7 @@ def _pieces(kinds: npt.NDArray[np.uint8], present: IntArray) -> Iterable[tuple[i
     cuts = {0, len(kinds)}
     for kind in (Kind.GROW, Kind.SHRINK):
         if present[kind]:
-            cuts.update((kinds == NUMBERS[kind]).nonzero()[0].tolist())
+            cuts.update(np.flatnonzero(kinds == NUMBERS[kind]).tolist())
     return pairwise(sorted(cuts))
 
 
@@ -290,14 +290,14 @@ class Screen:
         by_state = changes.reshape(count, width)[:, _COUNTED].cumsum(axis=0) + self._counts
 
         sign = ENTRY_SIGN.take(sequences.kind)
-        touching = sign.nonzero()[0]
+        touching = np.flatnonzero(sign)
         since, sign = witnessed.take(sequences.rows[touching]), sign[touching]
         taken = np.bincount(since[sign > 0], minlength=count) - np.bincount(since[sign < 0], minlength=count)
         entries = taken.cumsum() + self._table_entries
         words = np.zeros(count, dtype=np.uint64)
         np.add.at(words, since, sequences.words[touching])
         digest = words.cumsum() + self._digest
-        over = sequences.left_over.nonzero()[0]
+        over = np.flatnonzero(sequences.left_over)
         lost = np.bincount(witnessed.take(sequences.rows[over]), sequences.left_over[over], count)
         left = lost.astype(np.int64).cumsum() + self._left_over
 

@@ -53,7 +53,7 @@ class SequencePass:
     ) -> None:
         self.chunk, self.states, self.pass_of_entries, self.block_size = chunk, states, entries, block_size
         self.suspects = suspects
-        rows = _KINDS.take(chunk.kind).nonzero()[0]
+        rows = np.flatnonzero(_KINDS.take(chunk.kind))
         seq_id = chunk.seq_id.take(rows)
         if len(rows) and (int(seq_id.min()) < 0 or int(seq_id.max()) >= len(states.reach)):
             outside = (seq_id < 0) | (seq_id >= len(states.reach))
@@ -130,7 +130,7 @@ class SequencePass:
         """The worker's table is the one that the events make; a sequence begins with an empty one."""
         runs, states, kind = self.runs, self.states, self.kind
         sign = ENTRY_SIGN.take(kind).astype(np.int64)
-        touching = sign.nonzero()[0]
+        touching = np.flatnonzero(sign)
         words = np.zeros(len(kind), dtype=np.uint64)
         entry = (self._picked[name][touching].astype(np.int64).view(np.uint64) for name in ("block", "gen", "lblock"))
         found = digest_words(*entry)
@@ -139,7 +139,7 @@ class SequencePass:
         entries = runs.running(sign, states.entries)
         digest = runs.running(words, states.digest)
         self.must("begins empty", ~_BEGINS[kind] | (entries == 0))
-        at = self.is_(Kind.SCHED).nonzero()[0]
+        at = np.flatnonzero(self.is_(Kind.SCHED))
         where = self.chunk.detail_at(Kind.SCHED, self.rows[at])
         at, where = at[where >= 0], where[where >= 0]
         told = self.chunk.detail(Kind.SCHED)[1].values[where]
@@ -151,7 +151,7 @@ class SequencePass:
 
     def _slides(self) -> bool:
         """Whether any sequence has given back blocks behind its attention window."""
-        given = self.is_(Kind.RELEASE).nonzero()[0]
+        given = np.flatnonzero(self.is_(Kind.RELEASE))
         window = self._picked["reason"][given] == _WINDOW
         self._behind = given[window & self.pass_of_entries.current[self.rows[given]]]
         self.states.windows |= bool(len(self._behind))

@@ -37,13 +37,6 @@ SCREEN: dict[str, str] = {
         "-> local = np.full(len(every), - 2, dtype=np.int64)"
     ): "any number below 0 says that an entry is of an earlier chunk",
     (
-        "inspector/screen/entries.py: if low >= 0 and (int(places.max()) - low).bit_length() + bits < 63: "
-        "-> if low != 0 and (int(places.max()) - low).bit_length() + bits < 63:"
-    ): "the same order, by one way of sorting or the other",
-    "inspector/screen/plain.py: index = (~plain).nonzero()[0] -> index = (~plain).nonzero()[ -1]": (
-        "of an array of one dimension it is a tuple of one"
-    ),
-    (
         "inspector/screen/screen.py: self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1) "
         "-> self.sequences.reserve(int(chunk.seq_id.max(initial=- 2)) + 1)"
     ): "room for none, or for less than none",
@@ -91,9 +84,7 @@ SCREEN: dict[str, str] = {
         "-> if at[0] >= 1 and at[-1] - at[0] == len(rows) - 1:  # as a rule"
     ): "the same words, row by row or side by side",
     (
-        "inspector/screen/details.py: "
-        "if kind[0] in _DETAILED: "
-        "-> if kind[ -1] in _DETAILED:"
+        "inspector/screen/details.py: number = kind[0] -> number = kind[ -1]"
     ): "they are of one kind; where they are not, nothing is looked up",
     (
         "inspector/screen/screen.py: "
@@ -128,8 +119,8 @@ SCREEN: dict[str, str] = {
         "-> two = previous[newest[ends[after[ends] >= 2]]]"
     ): "a place that holds three is suspected from the row on that made it so",
     (
-        "inspector/screen/entries.py: if low >= 0 and (int(places.max()) - low).bit_length() + bits < 63: "
-        "-> if low >= 0 and (int(places.max()) - low).bit_length() + bits <= 63:"
+        "inspector/screen/entries.py: if (int(places.max()) - low).bit_length() + bits < 63: "
+        "-> if (int(places.max()) - low).bit_length() + bits <= 63:"
     ): "a number of 63 bits still fits",
     (
         "inspector/screen/entries.py: packed = (places - low) << bits | np.arange(len(places)) "
