@@ -85,7 +85,30 @@ def third_anew() -> HandTrace:
     return trace.release(2, seq_id=1, lblock=2).free(2).alloc(3, seq_id=1, lblock=2)
 
 
+def unnamed(lives: int) -> HandTrace:
+    """Block 0 has had so many lives when it is handed out in one that the row does not name."""
+    trace = HandTrace()
+    for _ in range(lives):
+        trace.alloc(0, seq_id=1).release(0, seq_id=1).free(0)
+    return trace.alloc(0, seq_id=2, gen=-1)
+
+
+def compared(reason: Reason) -> HandTrace:
+    """The checker beside the engine says that three slots of block 0 are not what they should be (event 5)."""
+    return one().event(Kind.MISMATCH, reason=reason, block=0, gen=1, seq_id=1, fill=3, aux=1, details=(16, 17))
+
+
 LIVES: list[Case] = [
+    *((f"a write as the life before the one that came after {n}", f"KV001@{3 * n + 1}[0:1]",
+       lambda n=n: unnamed(n).write(0, 0, 1, seq_id=2, gen=n)) for n in range(4)),
+    *((f"a write as the life that came after {n}", "?", lambda n=n: unnamed(n).write(0, 0, 1, seq_id=2, gen=n + 1))
+      for n in range(4)),
+    *((f"a copy of slots [{lo}:{hi}], which is read", "KV009@5[0:1]",
+       lambda lo=lo, hi=hi: reads(copied(0, (lo, hi)), 2, 1))
+      for lo, hi in ((3, 1), (3, 2), (3, 3), (1, 3))),
+    ("a write backwards", "KV019@5[3:2] KV009@7[3:4]", lambda: reads(one().write(0, 3, 2, seq_id=1), 1, 4)),
+    ("other bytes", "KV024@5[0:3]", lambda: compared(Reason.CONTENT)),
+    ("hit under another identity behind lost events", "?", lambda: hit(full().lose(5), 0, 0, (1, 2, 3, 9))),
     ("a dead block beyond what is read", "KV012@5", lambda: shared_then_freed(4)),
     ("a dead block of which one position is read", "KV012@5 KV002@7[0:1]", lambda: shared_then_freed(5)),
     ("a copy that nobody had decided on", "?", lambda: one().event(Kind.COPY_DONE, block=0, gen=1, aux=3, fill=0)),

@@ -202,3 +202,21 @@ def test_behind_lost_events_nothing_is_held_against_what_came_before(every: int,
     online.emit(Kind.STEP_END)
     online.close()
     assert said == ([] if lost else ["KV009@4"])
+
+
+@pytest.mark.parametrize("recorded", [[1], [1, 1], [3, 1, 2]])
+def test_rows_that_are_not_at_hand_are_read_back_and_each_looked_at_once(recorded: list[int]) -> None:
+    gone: type[MemoryRecorder] = type(
+        "Gone", (MemoryRecorder,), {"recent": lambda *_: None, "recent_parts": lambda *_: None}
+    )
+    noting = Noting()
+    online = OnlineSanitizer(gone(num_blocks=4, block_size=4), num_blocks=4, block_size=4, every=1 << 20,
+                             screen=lambda blocks, slots: noting)  # fmt: skip
+    looks: list[tuple[int, int]] = []
+    for count in recorded:
+        looks.append((sum(count for _, count in looks), count))
+        for _ in range(count):
+            online.emit(Kind.NOTE)
+        online.check()
+    assert noting.looks == looks
+    assert online.checked == sum(recorded)

@@ -217,6 +217,57 @@ def counted_on_the_host(which: int) -> HandTrace:
     return trace
 
 
+def two_arriving(landed: int, scheduled: int) -> HandTrace:
+    """Blocks 0 and 1 of sequences 1 and 2 are on their way in; one has come when a step ends (event 11)."""
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1).event(Kind.ADMIT, seq_id=2)
+    for block, seq_id, lease in ((0, 1, 5), (1, 2, 7)):
+        trace.alloc(block, seq_id=seq_id).lease(block, lease, 0, 4)
+        trace.event(Kind.SWAP_IN, block=block, gen=1, seq_id=seq_id, lblock=0, fill=4, aux=block, details=(1, lease))
+    trace.unlease(landed, 5 + 2 * landed).event(Kind.STEP_BEGIN, aux=1)
+    trace.event(Kind.SCHED, seq_id=scheduled, lblock=0, fill=0, aux=pack_range(0, 0))
+    return trace.end().unlease(1 - landed, 7 - 2 * landed)
+
+
+def untold(kind: Kind) -> HandTrace:
+    """A host slot is in use; of a witness, or of the next swap, nothing is told."""
+    trace = one().lease(0, 7, 0, 4)
+    trace.event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, fill=4, aux=5, details=(1, 7)).unlease(0, 7)
+    if kind == Kind.WITNESS:
+        return trace.event(kind)
+    return trace.event(kind, block=0, gen=1, seq_id=1, lblock=0, fill=4, aux=6)
+
+
+def many_slid(blocks: int, told: int) -> HandTrace:
+    """Sequence 1 has given back all of its blocks; its worker's table has `told` entries."""
+    trace = row_of(blocks)
+    for block in range(blocks):
+        trace.release(block, seq_id=1, lblock=block, reason=Reason.WINDOW).free(block)
+    return step(trace, 4 * blocks, 4 * blocks, [], length=told)
+
+
+def let_go_as(gen: int) -> HandTrace:
+    """Block 0 is let go as this life (event 7), and then as what it is."""
+    trace = one().event(Kind.FINISH, seq_id=1)
+    trace.event(Kind.RELEASE, block=0, gen=gen, seq_id=1, lblock=0, ref_before=1, ref_after=0)
+    return trace.release(0, seq_id=1).free(0)
+
+
+def shared_as(gen: int) -> HandTrace:
+    """Sequence 2 shares block 0 as this life; it is handed out all the same (event 8), and sequence 2 reads it."""
+    trace = one().event(Kind.ADMIT, seq_id=2).share(0, seq_id=2, gen=gen).alloc(0, seq_id=3)
+    trace.event(Kind.STEP_BEGIN, aux=1)
+    return trace.event(Kind.SCHED, seq_id=2, lblock=3, fill=1, aux=pack_range(0, 4))
+
+
+def filled_anew() -> HandTrace:
+    """A life whose write was never committed is over; the next one comes from a host slot, and is hit."""
+    trace = HandTrace().event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 4, seq_id=1)
+    trace.event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
+    trace.lease(0, 7, 0, 4)
+    trace.event(Kind.SWAP_IN, block=0, gen=2, seq_id=1, lblock=0, fill=4, aux=5, details=(1, 7)).unlease(0, 7)
+    return hit(publish(trace, 0, 0, gen=2).event(Kind.ADMIT, seq_id=2), 0, 0, gen=2)
+
+
 CASES: list[Case] = [
     ("let go without a life", "life@8", "",
      lambda: row_of(2).release(1, seq_id=1, lblock=1, gen=-1).free(1).witness(3, 1, 0, 0, 0, 0, 1, table=[(0, 1)])),
@@ -275,6 +326,31 @@ CASES: list[Case] = [
      lambda: quarantined(steps_behind=1, ended=True)),
     *((f"a host slot in witness {which}", f"host slots@{6 + which}", f"KV012@{6 + which}",
        lambda which=which: counted_on_the_host(which)) for which in range(3)),
+    *((f"block {landed} has come, a step of sequence {seq_id} ends", *(("", "") if landed + 1 == seq_id else
+       ("transfers@11", "KV017@11")), lambda landed=landed, seq_id=seq_id: two_arriving(landed, seq_id))
+      for landed in (0, 1) for seq_id in (1, 2)),
+    *((f"a {kind.name.lower()} of which nothing is told", "", "", lambda kind=kind: untold(kind))
+      for kind in (Kind.WITNESS, Kind.SWAP_OUT, Kind.SWAP_IN)),
+    *((f"{blocks} blocks behind a window, {blocks + more} told", f"table@{4 * blocks + 5}" * bool(more),
+       f"KV018@{4 * blocks + 5}" * (more > 0), lambda blocks=blocks, more=more: many_slid(blocks, blocks + more))
+      for blocks in (1, 3, 4) for more in (-1, 0, 1)),
+    ("let go as no life, and as this one", "life@7", "KV004@7", lambda: let_go_as(0)),
+    ("let go twice", "count@8, holders@8", "KV004@8", lambda: let_go_as(1)),
+    ("let go as the next life, and as this one", "life@7", "", lambda: let_go_as(2)),
+    *((f"{kind.name.lower()} as life {gen} in the second one, and written", "life@11, transition@11", "KV003@11",
+       lambda kind=kind, gen=gen: again().event(kind, block=0, gen=gen).write(0, 0, 1, seq_id=1))
+      for kind in (Kind.FREE, Kind.QUARANTINE, Kind.SETTLE) for gen in (0, 1)),
+    *((f"{kind.name.lower()} while held, and written", "transition@11", findings,
+       lambda kind=kind: again().event(kind, block=0, gen=2).write(0, 0, 1, seq_id=1))
+      for kind, findings in ((Kind.FREE, "KV012@11 KV001@12[0:1]"), (Kind.QUARANTINE, "KV012@11"))),
+    *((f"read as life {gen}, the second one has come", doubts, f"KV014@8 {code}@10[0:4]", lambda gen=gen: shared_as(gen))
+      for gen, doubts, code in ((1, "count@8, transition@8", "KV002"), (2, "life@7", "KV009"), (3, "life@7", "KV002"))),
+    *((f"hit after it was {kind.name.lower()}, identity {identity}", doubts, findings,
+       lambda kind=kind, last=identity: hit(
+           publish(one().commit(0), 0, 0).event(kind, block=0, gen=1), 0, 0, (1, 2, 3, last)))
+      for kind, doubts, findings in ((Kind.UNPUBLISH, "transition@9", "KV011@9"),
+                                     (Kind.EVICT, "transition@8", "KV020@8 KV011@9")) for identity in (4, 9)),
+    ("filled from a host slot where a write was never committed", "", "", filled_anew),
 ]  # fmt: skip
 
 
