@@ -10,9 +10,13 @@ import pytest
 
 from kvscope.engine import prefix
 from kvscope.engine.age_list import AgeList
+from kvscope.engine.pool import BlockPool
 from kvscope.engine.prefix import PrefixIndex, Tokens
+from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.prefix_store import HASH
+from kvscope.engine.tables import NULL, SequenceTable
 from kvscope.errors import UsageError
+from kvscope.traces.schema import Reason
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -211,3 +215,52 @@ def test_siblings_stand_behind_the_same_block(first: int, second: int) -> None:
     assert index.behind(0) == [second]
     index.remove(second)
     assert index.behind(0) == []
+
+
+def cache(size: int = 2) -> tuple[PrefixCache, BlockPool]:
+    pool = BlockPool(8, size, index=PrefixIndex(size, key=b"test"))
+    return PrefixCache(pool, share=True), pool
+
+
+def computed(pool: BlockPool, seq_id: int, tokens: list[int]) -> SequenceTable:
+    """The row of a sequence whose tokens fill its blocks and are computed; nothing of it is published."""
+    row = SequenceTable(seq_id, tokens, issued=len(tokens), computed=len(tokens))
+    for lblock in range(len(tokens) // pool.block_size):
+        block = pool.take_one(seq_id, lblock, Reason.PREFILL)
+        pool.write(block, 0, pool.block_size, seq_id=seq_id, lblock=lblock, reason=Reason.PREFILL)
+        assert pool.commit(block, int(pool.gen[block]), seq_id=seq_id, lblock=lblock)
+        row.add(block, int(pool.gen[block]))
+    return row
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("before", [False, True])
+def test_behind_a_window_nothing_is_published(gone: int, before: bool) -> None:
+    """before: another prefix was published already."""
+    whole, pool = cache()
+    if before:
+        whole.publish(computed(pool, 1, [8, 9]))
+    row = computed(pool, 2, [1, 2, 3, 4, 5, 6])
+    row.blocks[:gone], row.first = [NULL] * gone, gone
+    whole.publish(row)
+    assert row.published == 3
+    assert len(pool.index) == before + (0 if gone else 3)
+
+
+@pytest.mark.parametrize("announced", [None, "another", "same"])
+def test_blocks_are_published_together_unless_one_of_them_is_waited_for(announced: str | None) -> None:
+    whole, pool = cache()
+    pool.index.expect(8)
+    rows = [computed(pool, seq_id, [seq_id, 9, 5, seq_id]) for seq_id in (1, 2)]
+    for row in rows:
+        row.computed = 2
+    whole.publish(*rows)
+    before, blocks = (np.array([row.blocks[at] for row in rows]) for at in (0, 1))
+    parents = b"".join(row.hashes[0] for row in rows)
+    content = np.array([row.tokens[2:] for row in rows], dtype=np.int32).reshape(-1).view("V8")
+    if announced is not None:
+        digest = pool.index.child(rows[0].hashes[0], rows[0].tokens[2:] if announced == "same" else [7, 7])
+        whole.announce(SequenceTable(3, [], hashes=[digest]))
+    done = whole.publish_alike(before, blocks, np.frombuffer(parents, HASH), content)
+    assert (done is None) is (announced == "same")
+    assert len(pool.index) == (2 if done is None else 4)

@@ -232,9 +232,8 @@ def untold(kind: Kind) -> HandTrace:
     """A host slot is in use; of a witness, or of the next swap, nothing is told."""
     trace = one().lease(0, 7, 0, 4)
     trace.event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, fill=4, aux=5, details=(1, 7)).unlease(0, 7)
-    if kind == Kind.WITNESS:
-        return trace.event(kind)
-    return trace.event(kind, block=0, gen=1, seq_id=1, lblock=0, fill=4, aux=6)
+    shown = {} if kind == Kind.WITNESS else {"block": 0, "gen": 1, "seq_id": 1, "lblock": 0, "fill": 4, "aux": 6}
+    return trace.event(kind, **shown)
 
 
 def many_slid(blocks: int, told: int) -> HandTrace:
@@ -343,13 +342,12 @@ CASES: list[Case] = [
     *((f"{kind.name.lower()} while held, and written", "transition@11", findings,
        lambda kind=kind: again().event(kind, block=0, gen=2).write(0, 0, 1, seq_id=1))
       for kind, findings in ((Kind.FREE, "KV012@11 KV001@12[0:1]"), (Kind.QUARANTINE, "KV012@11"))),
-    *((f"read as life {gen}, the second one has come", doubts, f"KV014@8 {code}@10[0:4]", lambda gen=gen: shared_as(gen))
+    *((f"read as life {gen} of two", doubts, f"KV014@8 {code}@10[0:4]", lambda gen=gen: shared_as(gen))
       for gen, doubts, code in ((1, "count@8, transition@8", "KV002"), (2, "life@7", "KV009"), (3, "life@7", "KV002"))),
     *((f"hit after it was {kind.name.lower()}, identity {identity}", doubts, findings,
-       lambda kind=kind, last=identity: hit(
-           publish(one().commit(0), 0, 0).event(kind, block=0, gen=1), 0, 0, (1, 2, 3, last)))
-      for kind, doubts, findings in ((Kind.UNPUBLISH, "transition@9", "KV011@9"),
-                                     (Kind.EVICT, "transition@8", "KV020@8 KV011@9")) for identity in (4, 9)),
+       lambda kind=kind, key=identity: hit(publish(one(), 0, 0).event(kind, block=0, gen=1), 0, 0, (1, 2, 3, key)))
+      for kind, doubts, findings in ((Kind.UNPUBLISH, "transition@8", "KV011@8"),
+                                     (Kind.EVICT, "transition@7", "KV020@7 KV011@8")) for identity in (4, 9)),
     ("filled from a host slot where a write was never committed", "", "", filled_anew),
 ]  # fmt: skip
 

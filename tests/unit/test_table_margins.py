@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from kvscope.engine.block_arrays import BlockArrays
+from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.copies import CopyQueue
 from kvscope.engine.free_list import FreeList
 from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
-from kvscope.engine.tables import SequenceTable
+from kvscope.engine.tables import NULL, SequenceTable
+from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.memory import MemoryRecorder
-from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.schema import Kind, Reason, table_digest, to_signed
 
 STOP, PREFILL, FORK = Reason.STOP, Reason.PREFILL, Reason.FORK
 COUNTS = (1, 6, 7, 8)  # rows from 7 on are done as arrays
@@ -119,3 +121,56 @@ def test_a_pool_of_another_size_keeps_what_it_knows(size: int) -> None:
     assert (len(arrays.words), arrays.leases[0], arrays.gen[3]) == (max(size, 4), 5, 6)
     assert arrays.num_blocks == size
     assert arrays.free_list() == list(range(size))
+
+
+@pytest.mark.parametrize("lo", range(1, 6))
+@pytest.mark.parametrize("hi", range(1, 8))
+def test_a_write_begins_where_the_kv_ends_and_ends_where_the_tokens_do(lo: int, hi: int) -> None:
+    sink = MemoryRecorder(num_blocks=4, block_size=2)
+    manager = BlockManager(4, 2, sink=sink)
+    manager.admit(1, [7] * 6)
+    manager.write(1, 0, 3)
+    begin = sink.next_seq
+    if lo == 3 < hi <= 6:
+        manager.write(1, lo, hi)
+        assert all(row[0] == "WRITE" for row in rows(sink, begin))
+    else:
+        with pytest.raises(FaultyCall, match=r"its KV ends at 3 and it has 6 tokens"):
+            manager.write(1, lo, hi)
+        assert [row[0] for row in rows(sink, begin)] == ["REFUSED"]
+
+
+@pytest.mark.parametrize(("hi", "needed"), [(4, 1), (5, 2), (9, 3), (13, 4)])
+@pytest.mark.parametrize("free", range(4))
+def test_a_write_takes_a_copy_and_fresh_blocks_or_nothing(hi: int, needed: int, free: int) -> None:
+    manager = BlockManager(1 + free, 4)
+    manager.admit(1, [7] * 3)
+    manager.write(1, 0, 3)
+    manager.fork(1, 2)
+    manager._tables[2].tokens += [7] * (hi - 3)
+    if needed <= free:
+        manager.write(2, 3, hi)
+        assert manager.num_free() == free - needed
+    else:
+        with pytest.raises(OutOfBlocks) as refused:
+            manager.write(2, 3, hi)
+        assert (refused.value.needed, refused.value.available) == (needed, free)
+        assert manager.num_free() == free
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("digested", [0, 4, 9, 15])
+@pytest.mark.parametrize("added", [0, 1, 7, 8])
+def test_a_row_that_is_cut_has_the_digest_of_what_is_left(first: int, digested: int, added: int) -> None:
+    for keep in range(first, first + digested + added + 1):
+        row = SequenceTable(1, [], first=first, blocks=[NULL] * first, gens=[0] * first)
+        for number in range(digested + added):
+            row.add(10 + number, 1 + number % 3)
+            if number + 1 == digested:
+                row.table_digest()
+        row.cut(keep)
+        blocks, gens = map(list, row.held())
+        assert blocks == list(range(10, 10 + keep - first))
+        assert row.table_digest() == to_signed(table_digest(blocks, gens, first))
+        row.add(99, 5)
+        assert row.table_digest() == to_signed(table_digest([*blocks, 99], [*gens, 5], first))
