@@ -164,4 +164,61 @@ ENGINE: dict[str, str] = {
         "engine/prefix.py: self._key = secrets.token_bytes(32) if key is None else key "
         "-> self._key = secrets.token_bytes( 31) if key is None else key"
     ): "a random key, a byte shorter",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY >> _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY / _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY // _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY % _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY & _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/pool.py: _PLAIN_END = ENTRY | _INDEXED  # and words of one entry below this "
+        "-> _PLAIN_END = ENTRY - _INDEXED  # and words of one entry below this"
+    ): "no word of a held block is below it: all go the longer way, to the same rows",
+    (
+        "engine/block_arrays.py: in_transit = int(np.count_nonzero(self.state == BlockState.IN_TRANSIT)) if "
+        "self.open_leases else 0 "
+        "-> in_transit = int(np.count_nonzero(self.state >= BlockState.IN_TRANSIT)) if self.open_leases else 0"
+    ): "IN_TRANSIT is the greatest of the states",
+    (
+        "engine/pool.py: fill: Ints = low & FILL_MASK if low == high else words & FILL_MASK "
+        "-> fill: Ints = low & FILL_MASK if low > high else words & FILL_MASK"
+    ): "never: the same fill is told as an array of equal numbers",
+    (
+        "engine/prefix.py: self.plain = type(self).child is PrefixIndex.child and type(self).publish is "
+        "PrefixIndex.publish "
+        "-> self.plain = type(self).child is PrefixIndex.child and type(self).publish == PrefixIndex.publish"
+    ): "functions are equal when they are the same",
+    (
+        "engine/prefix.py: self.plain = type(self).child is PrefixIndex.child and type(self).publish is "
+        "PrefixIndex.publish "
+        "-> self.plain = type(self).child == PrefixIndex.child and type(self).publish is PrefixIndex.publish"
+    ): "functions are equal when they are the same",
+    (
+        "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens "
+        "-> self._width = 1 % 4 * block_size  # of packed tokens"
+    ): "the first entry widens it",
+    (
+        "engine/table_core.py: pool.entries[block] > 1 or pool.state[block] == BlockState.PUBLISHED or slot < "
+        "pool.leased_slots[block] "
+        "-> pool.entries[block] != 1 or pool.state[block] == BlockState.PUBLISHED or slot < pool.leased_slots[block]"
+    ): "a block that a table holds has one entry at least",
+    (
+        "engine/table_core.py: own = type(self)._write is TableCore._write and type(self)._needs_copy is "
+        "TableCore._needs_copy "
+        "-> own = type(self)._write is TableCore._write and type(self)._needs_copy == TableCore._needs_copy"
+    ): "functions are equal when they are the same",
 }  # fmt: skip

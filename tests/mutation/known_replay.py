@@ -113,4 +113,38 @@ REPLAY: dict[str, str] = {
     "inspector/online.py: later = end < self._sink.next_seq -> later = end <= self._sink.next_seq": (
         "what is kept is picked by its number all the same"
     ),
+    (
+        "inspector/detectors/ledger.py: previous = max((s for s in block.story.values() if s < self.ledger.seq), "
+        "default=-1) "
+        "-> previous = max((s for s in block.story.values() if s != self.ledger.seq), default=-1)"
+    ): "no story tells of an event that is still to come",
+    (
+        'inspector/detectors/ledger.py: host, own = self.ledger.host, fields.get("host_used", -1) '
+        '-> host, own = self.ledger.host, fields.get("host_used", - 2)'
+    ): "any number below 0 says that none is told",
+    (
+        "inspector/detectors/ledger.py: for (seq, row), counted, size in zip(self._witnesses, made.tolist(), "
+        "sizes.tolist(), strict=True): "
+        "-> for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes.tolist(), strict=False):"
+    ): "counts and sizes are of the same witnesses, and as many",
+    (
+        "inspector/detectors/replay.py: self.blocks[write.block].unbound_write = -1 "
+        "-> self.blocks[write.block].unbound_write = ~1"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/replay.py: self.blocks[write.block].unbound_write = -1 "
+        "-> self.blocks[write.block].unbound_write = - 2"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/replay.py: block.unbound_write = -1 "
+        "-> block.unbound_write = ~1"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/replay.py: block.unbound_write = -1 "
+        "-> block.unbound_write = - 2"
+    ): "any number below 0 names no event",
+    (
+        'inspector/online.py: if new and self._reaction == "raise": '
+        '-> if new and self._reaction >= "raise":'
+    ): "of the two reactions `raise` is the greater word",
 }  # fmt: skip

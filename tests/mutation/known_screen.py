@@ -165,4 +165,55 @@ SCREEN: dict[str, str] = {
         "inspector/screen/transfers.py: sound = told.get(row, -1) < 0 or told[row] == len(self._used) "
         "-> sound = told.get(row, ~1) < 0 or told[row] == len(self._used)"
     ): "any number below 0 says that nothing is told",
+    (
+        "inspector/screen/plain.py: further = write[2:] & sched[1:-1] & write[:-2] & same "
+        "-> further = write[2:] * sched[1:-1] & write[:-2] & same"
+    ): "the product of truth values is that both are true",
+    (
+        "inspector/screen/blocks.py: at = runs.last(copy | self.is_(Kind.ALLOC)) "
+        "-> at = runs.last(copy ^ self.is_(Kind.ALLOC))"
+    ): "a row is of one kind: no two are true",
+    (
+        "inspector/screen/sequences.py: MOST_SEQUENCES = 1 << 24 "
+        "-> MOST_SEQUENCES = 1 << 23"
+    ): "sequences with greater numbers are left to the replay, which says the same of them",
+    (
+        "inspector/screen/runs.py: self.first[1:] = keys[1:] != keys[:-1] "
+        "-> self.first[1:] = keys[1:] > keys[:-1]"
+    ): "the keys are sorted",
+    (
+        "inspector/screen/screen.py: self.blocks.reserve(min(int(chunk.block.max(initial=-1)) + 1, self.num_blocks), "
+        "self.num_blocks) "
+        "-> self.blocks.reserve(min(int(chunk.block.max(initial=~1)) + 1, self.num_blocks), self.num_blocks)"
+    ): "room for none, or for less than none",
+    (
+        "inspector/screen/screen.py: self.blocks.reserve(min(int(chunk.block.max(initial=-1)) + 1, self.num_blocks), "
+        "self.num_blocks) "
+        "-> self.blocks.reserve(min(int(chunk.block.max(initial=- 2)) + 1, self.num_blocks), self.num_blocks)"
+    ): "room for none, or for less than none",
+    (
+        "inspector/screen/screen.py: self.sequences.reserve(int(chunk.seq_id.max(initial=-1)) + 1) "
+        "-> self.sequences.reserve(int(chunk.seq_id.max(initial=~1)) + 1)"
+    ): "room for none, or for less than none",
+    (
+        "inspector/screen/blocks.py: }, -1, "
+        "-> }, ~1,"
+    ): "any number below 0 says that the kind changes nothing",
+    (
+        "inspector/screen/blocks.py: }, -1, "
+        "-> }, - 2,"
+    ): "any number below 0 says that the kind changes nothing",
+    (
+        "inspector/screen/blocks.py: near, source = here >= 0, np.maximum(here, 0) "
+        "-> near, source = here >= 0, np.maximum(here, -1)"
+    ): "where none is near, what is known from before is taken",
+    (
+        "inspector/screen/blocks.py: copied = np.where((here >= 0)[:, None], fields[np.maximum(here, 0)], "
+        "states.copied[runs.keys[done]]) "
+        "-> copied = np.where((here >= 0)[:, None], fields[np.maximum(here, -1)], states.copied[runs.keys[done]])"
+    ): "where none is near, what is known from before is taken",
+    (
+        "inspector/screen/columns.py: if at[0] >= 0 and at[-1] - at[0] == len(rows) - 1:  # as a rule "
+        "-> if at[0] >= 0 and at[-1] - at[0] > len(rows) - 1:  # as a rule"
+    ): "never: the same words, row by row",
 }  # fmt: skip

@@ -103,8 +103,8 @@ LIVES: list[Case] = [
        lambda n=n: unnamed(n).write(0, 0, 1, seq_id=2, gen=n)) for n in range(4)),
     *((f"a write as the life that came after {n}", "?", lambda n=n: unnamed(n).write(0, 0, 1, seq_id=2, gen=n + 1))
       for n in range(4)),
-    *((f"a copy of slots [{lo}:{hi}], which is read", "KV009@5[0:1]",
-       lambda lo=lo, hi=hi: reads(copied(0, (lo, hi)), 2, 1))
+    *((f"a copy of slots [{lo}:{hi}], which is read", "KV009@5[0:4]",
+       lambda lo=lo, hi=hi: reads(copied(0, (lo, hi)), 2, 4))
       for lo, hi in ((3, 1), (3, 2), (3, 3), (1, 3))),
     ("a write backwards", "KV019@5[3:2] KV009@7[3:4]", lambda: reads(one().write(0, 3, 2, seq_id=1), 1, 4)),
     ("other bytes", "KV024@5[0:3]", lambda: compared(Reason.CONTENT)),

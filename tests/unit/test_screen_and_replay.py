@@ -264,7 +264,7 @@ def filled_anew() -> HandTrace:
     trace.event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
     trace.lease(0, 7, 0, 4)
     trace.event(Kind.SWAP_IN, block=0, gen=2, seq_id=1, lblock=0, fill=4, aux=5, details=(1, 7)).unlease(0, 7)
-    return hit(publish(trace, 0, 0, gen=2).event(Kind.ADMIT, seq_id=2), 0, 0, gen=2)
+    return hit(publish(trace, 0, 0, gen=2).event(Kind.ADMIT, seq_id=2), 0, 0, gen=2).commit(0, gen=2)
 
 
 CASES: list[Case] = [
