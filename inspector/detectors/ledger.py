@@ -197,9 +197,10 @@ class Cons(Detector):
             )  # fmt: skip
         self._said = wrong if any(wrong) else None
         host, own = self.ledger.host, fields.get("host_used", -1)
-        if host.known and own >= 0 and own != host.used and own != self._host_said:
+        off = host.known and own >= 0 and own != host.used
+        if off and own != self._host_said:
             self.ledger.find("KV012", row, f"the host tier counts {own} slots in use, its events make {host.used}")
-        self._host_said = own
+        self._host_said = own if off else -1
 
     def finish(self) -> None:
         self._compare_counts()

@@ -147,4 +147,12 @@ REPLAY: dict[str, str] = {
         'inspector/online.py: if new and self._reaction == "raise": '
         '-> if new and self._reaction >= "raise":'
     ): "of the two reactions `raise` is the greater word",
+    (
+        "inspector/detectors/ledger.py: self._host_said = own if off else -1 "
+        "-> self._host_said = own if off else - 2"
+    ): "any number below 0 says that none was wrong",
+    (
+        "inspector/detectors/ledger.py: self._host_said = own if off else -1 "
+        "-> self._host_said = own if off else ~1"
+    ): "any number below 0 says that none was wrong",
 }  # fmt: skip

@@ -141,3 +141,12 @@ def test_entries_are_parted_by_place_and_merged_again() -> None:
 def test_rows_are_sorted_by_place_and_then_by_time(places: list[int]) -> None:
     expected = sorted(range(len(places)), key=lambda i: (places[i], i))
     assert _order(np.array(places, dtype=np.int64)).tolist() == expected
+
+
+@pytest.mark.parametrize(("places", "twice"), [
+    ([], []), ([2], []), ([2, 5, 5, 9], [5]), ([1, 1, 4, 4], [1, 4]), ([1, 2, 3], []), ([7, 7], [7]),
+])  # fmt: skip
+def test_places_where_there_are_two(places: list[int], twice: list[int]) -> None:
+    rows = np.array([[place, 0, 1, at] for at, place in enumerate(places)], dtype=np.int64).reshape(-1, 4)
+    assert Entries(rows, doubled=True).twice().tolist() == twice
+    assert Entries(rows).twice().tolist() == []
