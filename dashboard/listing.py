@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvscope.errors import TraceError
-from kvscope.traces.folder import MANIFEST, SUFFIXES
+from kvscope.traces.folder import MANIFEST, traces_in
 from kvscope.traces.place import place_of
 
 MAX_LISTED = 200
@@ -60,8 +60,8 @@ def _begun_ns(path: Path, mtime_ns: int, size: int) -> int | None:
 
 def _inside(folder: Path) -> list[Path]:
     try:
-        inside = [p for p in folder.iterdir() if p.suffix in SUFFIXES or (p / MANIFEST).is_file()]
+        inside = traces_in(folder)
     except OSError:  # it is gone, or is not to be read: what was in it is
         return []
-    begun = {path: begun_ns(path) for path in sorted(inside)}
+    begun = {path: begun_ns(path) for path in inside}
     return sorted(begun, key=lambda path: -(begun[path] or 0))[:MAX_LISTED]

@@ -81,11 +81,12 @@ class Retention:
             end, self._fold = base
         for name in segments_in(os.listdir(self._place.path)):
             batches = SegmentReader(self._place, name).poll()
-            gone = batches[-1].first_seq + batches[-1].rows <= end if batches else not self._kept and base is not None
+            t_last, gone = 0, not self._kept and base is not None and not self._place.has(name + ".index")
+            if batches:
+                t_last, gone = batches[-1].t_last, batches[-1].first_seq + batches[-1].rows <= end
             if gone:
                 self._remove(name)
-            else:
-                t_last = batches[-1].t_last if batches else 0
+            elif self._place.has(name + ".arrows"):
                 self._kept.append(Kept(name, self._place.size(name + ".arrows"), t_last))
 
     def finished(self, segment: Kept, now_ns: int) -> None:

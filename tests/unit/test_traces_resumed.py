@@ -206,3 +206,19 @@ def test_the_notes_say_that_another_writer_went_on(lives: tuple[Path, list[Memor
     (note,) = check(open_trace(lives[0])).notes
     assert note.startswith("another writer went on 2 times: ")
     assert "missing" not in note
+
+
+@pytest.mark.parametrize("lost", [".arrows", ".index"])
+def test_a_damaged_segment_stops_no_writer_and_is_not_taken_for_one_that_was_let_go(tmp_path: Path, lost: str) -> None:
+    path, pool = tmp_path / "a.kvtrace", PoolFacts(24, 4)
+    options = {"sealing": "inline", "max_bytes": 1 << 16, "seal_rows": 250}
+    with Recorder(path, pool=pool, **options) as sink:
+        for seed in range(40):
+            improvised(sink, seed)
+    oldest = min(path.glob("events-*.arrows"))
+    damaged = oldest.with_suffix(lost)
+    damaged.unlink() if lost == ".arrows" else damaged.write_bytes(b"no index")
+    with Recorder(path, pool=pool, resume=True, **options) as sink:
+        sink.emit(Kind.NOTE)
+    assert oldest.exists() == (lost == ".index")
+    assert int(open_trace(path).events["kind"][-1]) == Kind.NOTE
