@@ -61,9 +61,15 @@ def _other(view: Any, row: int, names: Names) -> str:
         Kind.POOL: f"pool of {aux} blocks",
         Kind.GROW: f"pool grows from {int(event['lblock'])} to {aux} blocks",
         Kind.SHRINK: f"pool shrinks from {int(event['lblock'])} to {aux} blocks",
-        Kind.GAP: f"{aux} events lost here",
+        Kind.GAP: _gap(aux),
     }
     return texts.get(kind, f"{kind_words(kind)} {who}{because}".strip())
+
+
+def _gap(aux: int) -> str:
+    if aux > 0:
+        return f"{aux} event{'s' * (aux > 1)} lost here"
+    return "another writer goes on" + (f", with a new pool of {-aux} blocks" if aux else "")
 
 
 def _needs(view: Any, kind: int, detail: dict[str, int]) -> str:

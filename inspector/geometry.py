@@ -19,7 +19,7 @@ def other_pool(trace: Frozen) -> Finding | None:
     """
     most = trace.num_blocks
     rows = np.flatnonzero(trace.events["block"] >= most)
-    if not len(rows) or len(resizes(trace.events, trace.kinds)):
+    if not len(rows) or len(resizes(trace.events, trace.kinds).rows):
         return None
     top = int(trace.events["block"][rows].max())
     _, told = trace.details_of(int(Kind.WITNESS))

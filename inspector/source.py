@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError
 from kvscope.inspector.facts import usable
-from kvscope.traces.fold import BlockFold
+from kvscope.traces.fold import MAX_BLOCKS, RESIZING, BlockFold, resized, resizings
 from kvscope.traces.schema import DETAIL_FIELDS, EventArray, Kind
 from kvscope.traces.sink import Site
 from kvscope.traces.sink import Trace as TraceLike
 
 IntArray = npt.NDArray[np.int64]
-_GROW, _SHRINK, _GAP = np.uint8(Kind.GROW), np.uint8(Kind.SHRINK), np.uint8(Kind.GAP)
+_GAP = np.uint8(Kind.GAP)
 
 
 class Frozen:
@@ -80,9 +80,6 @@ class Frozen:
         return found
 
 
-MAX_RESIZED = 1 << 24  # blocks; a GROW or SHRINK that speaks of more is damaged or made up, and passed over
-
-
 def rows_with(events: EventArray, name: str, value: int) -> IntArray:
     """The rows that have a value in a column; of a long trace looked for once for each value."""
     found = getattr(events, "rows_with", None)
@@ -90,50 +87,56 @@ def rows_with(events: EventArray, name: str, value: int) -> IntArray:
     return rows
 
 
-def resizes(events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> IntArray:
-    """The rows in which the pool grows or shrinks; `kinds` is their column, where it is at hand."""
+class Resizes(NamedTuple):
+    """The rows from which on the pool may have another size: where it grows, shrinks, or another writer has its own."""
+
+    rows: IntArray
+    before: IntArray  # blocks before each row; -1 where it does not say
+    after: IntArray
+
+
+def resizes(events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> Resizes:
+    """Where the pool may have changed its size; `kinds` is the column of kinds, where it is at hand."""
     if kinds is None:
-        rows = np.union1d(rows_with(events, "kind", Kind.GROW), rows_with(events, "kind", Kind.SHRINK))
+        rows = np.unique(np.concatenate([rows_with(events, "kind", kind) for kind in RESIZING]))
     else:
-        rows = np.flatnonzero((kinds == _GROW) | (kinds == _SHRINK))
-    if not len(rows):
-        return rows
+        rows = resizings(kinds)
     told = events[rows]
-    sizes = np.stack([told["aux"], told["lblock"].astype(np.int64)])
-    return rows[((sizes >= 0) & (sizes <= MAX_RESIZED)).all(axis=0)]
+    after = resized(told["kind"], told["aux"])
+    gap = told["kind"] == _GAP
+    before = np.where(gap, -1, told["lblock"].astype(np.int64))
+    meant = (after >= 0) & (gap | (before >= 0)) & (before <= MAX_BLOCKS)
+    return Resizes(rows[meant], before[meant], after[meant])
 
 
 def most_blocks(num_blocks: int, events: EventArray, kinds: npt.NDArray[np.uint8] | None = None) -> int:
-    """The most blocks that the pool ever had: `num_blocks` at first, then what GROW and SHRINK say."""
-    rows = resizes(events, kinds)
-    if not len(rows):
-        return num_blocks
-    changes = events[rows]
-    sizes: list[int] = changes["aux"].tolist() + changes["lblock"].tolist()
+    """The most blocks that the pool ever had: `num_blocks` at first, then what the events say."""
+    found = resizes(events, kinds)
+    sizes: list[int] = found.before.tolist() + found.after.tolist()
     return max([num_blocks, *sizes])
 
 
 def pool_sizes(trace: TraceLike) -> IntArray:
     """Blocks of the pool just after each event: it can grow and shrink in the course of a trace."""
-    events = trace.events
-    rows = resizes(events)
-    sizes = np.full(len(events), size_after(trace, 0), dtype=np.int64)
-    if len(rows):
-        ends = np.append(rows[1:], len(events))
-        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
-            sizes[row:end] = events["aux"][row]
+    found = resizes(trace.events)
+    told = np.append(size_after(trace, 0), found.after)
+    sizes: IntArray = np.repeat(told, np.diff(found.rows, prepend=0, append=len(trace.events)))
     return sizes
 
 
 def size_after(trace: TraceLike, rows: int) -> int:
     """Blocks of the pool after the first `rows` events."""
-    events = trace.events
-    changes = resizes(events)
-    if not len(changes):
-        before = fold_before(trace)
-        return trace.num_blocks if before is None else before.size
-    past = changes[changes < rows]
-    return int(events[past[-1]]["aux"]) if len(past) else int(events[changes[0]]["lblock"])
+    found = resizes(trace.events)
+    past = int(np.searchsorted(found.rows, rows))
+    if past:
+        return int(found.after[past - 1])
+    before = fold_before(trace)
+    if before is not None:
+        return before.size
+    if not len(found.rows):
+        return trace.num_blocks
+    # Who goes on has a pool as large as the manifest says; the writer before began with the same.
+    return int(found.before[0] if found.before[0] >= 0 else found.after[0])
 
 
 def fold_before(trace: Any) -> BlockFold | None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.inspector.source import Frozen, IntArray, TraceLike, frozen, rows_until, rows_with, size_after
+from kvscope.inspector.source import Frozen, IntArray, TraceLike, frozen, most_blocks, rows_until, rows_with, size_after
 from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
 from kvscope.traces.fold import BLOCK_KINDS as BLOCK_KINDS
@@ -259,9 +259,13 @@ def _rows_where(trace: TraceLike, name: str, value: int, seq: int) -> tuple[IntA
 
 
 def check_block(trace: TraceLike, block: int) -> None:
-    """Raises UsageError unless the pool has such a block."""
-    if not 0 <= block < trace.num_blocks:
-        raise UsageError(f"block {block} does not exist: the pool has blocks 0..{trace.num_blocks - 1}")
+    """Raises UsageError unless the pool has such a block at some time."""
+    most, where = trace.num_blocks, getattr(trace, "where", None)
+    if block >= most and where is not None:  # a reader says what its manifest says: the pool may have grown
+        _, grown = where("kind", Kind.GROW)
+        most = most_blocks(most, grown, grown["kind"])
+    if not 0 <= block < most:
+        raise UsageError(f"block {block} does not exist: the pool has blocks 0..{most - 1}")
 
 
 def block_rows(events: EventArray, num_blocks: int) -> IntArray:

@@ -12,14 +12,14 @@ from kvscope.inspector.lost import Lost
 from kvscope.inspector.source import IntArray, fold_before, size_after
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import Carry
-from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, MAX_BLOCKS, PLACE_EFFECT, begun_anew, kind_mask
+from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, PLACE_EFFECT, RESIZING, begun_anew, kind_mask, resized
 from kvscope.traces.schema import Kind
 
 STATES = tuple(state.name.lower() for state in BlockState)
 COUNTS = (*STATES, "table_entries", "held_blocks", "saved_blocks", "lost_blocks")
 REF_CLASSES = ("0", "1", "2", "3-4", "5-8", "9+")
 _REF_CLASS = np.asarray([0, 1, 2, 3, 3, 4, 4, 4, 4, 5], np.uint8)
-_SIZE_MASK = kind_mask((Kind.GROW, Kind.SHRINK))
+_SIZE_MASK, _RESIZING = kind_mask((Kind.GROW, Kind.SHRINK)), kind_mask(RESIZING)
 _COUNTING = kind_mask(BLOCK_KINDS - {Kind.WRITE, Kind.COMMIT, Kind.COW, Kind.COPY_DONE})
 _RUN = 1 << 18
 _EVERY = kind_mask(BLOCK_KINDS)
@@ -57,8 +57,14 @@ class PoolSums:
     """Every block after the rows so far, and the sums over all of them."""
 
     def __init__(self, size: int, block_size: int, slots: bool) -> None:
-        self.size, self.block_size, self.slots = size, block_size, slots
+        self.block_size, self.slots = block_size, slots
         self.mask = _EVERY if slots else _COUNTING
+        self.sizes = np.empty(0, np.int64)  # of the pool, at the rows of the last part
+        self._clear(size)
+
+    def _clear(self, size: int) -> None:
+        """A pool of which nothing has been handed out."""
+        self.size = size
         self.gen = np.zeros(size, np.int32)
         self.ref, self.leases, self.entries, self.gone = (np.zeros(size, np.int32) for _ in range(4))
         self.published, self.quarantined, self.state = (np.zeros(size, np.uint8) for _ in range(3))
@@ -67,7 +73,6 @@ class PoolSums:
         self.classes = np.zeros(len(REF_CLASSES), np.int64)
         self.total_entries = self.total_filled = self.lost_blocks = 0
         self._losses = Lost()
-        self.sizes = np.empty(0, np.int64)  # of the pool, at the rows of the last part
 
     @classmethod
     def before(cls, trace: Any, slots: bool) -> PoolSums:
@@ -103,7 +108,7 @@ class PoolSums:
         found, sizes = [], []
         for lo, hi in itertools.pairwise([0, *anew, len(kind)]):
             if lo in anew:
-                self._empty()
+                self._begin_anew(int(resized(kind[lo : lo + 1], part["aux"][lo : lo + 1])[0]))
                 found.append((np.array([lo]), self.totals()[:, None], self.by_references()[:, None]))
                 sizes.append(np.array([self.size]))
             where, values, classes = self._follow(part.between(lo, hi))
@@ -113,9 +118,9 @@ class PoolSums:
         wheres, every, classed = zip(*found, strict=True)
         return np.concatenate(wheres), np.concatenate(every, axis=1), np.concatenate(classed, axis=1)
 
-    def _empty(self) -> None:
-        """Another writer goes on, with a new pool of the same size."""
-        self.__init__(self.size, self.block_size, self.slots)  # type: ignore[misc]
+    def _begin_anew(self, size: int) -> None:
+        """Another writer goes on, with a new pool; of the same size if it does not say (-1)."""
+        self._clear(self.size if size < 0 else size)
 
     def by_references(self) -> IntArray:
         """Blocks by their number of references: REF_CLASSES."""
@@ -128,9 +133,11 @@ class PoolSums:
         where, block, life, loss = self._rows(part, np.flatnonzero(self.mask[kind] | _SIZE_MASK[kind]))
         sizes = np.full(len(where), self.size, np.int64)
         for at in np.flatnonzero(_SIZE_MASK[kind[where]]).tolist():
-            self.size = min(max(int(part["aux"][where[at]]), 0), MAX_BLOCKS)
-            sizes[at:] = self.size
-            self._grow(self.size)
+            size = int(resized(kind[where[at : at + 1]], part["aux"][where[at : at + 1]])[0])
+            if size >= 0:
+                self.size = size
+                sizes[at:] = size
+                self._grow(size)
         mine = self.mask[kind[where]] | (loss != 0)
         own = np.flatnonzero(mine & (block >= 0) & (block < len(self.gen)))
         now, before = self._blocks(part, where[own], block[own], life[own], loss[own])
@@ -279,10 +286,13 @@ def _size_before(trace: Any) -> int:
         return size_after(trace, 0)
     base = 0
     for part in trace.chunks(("kind",), rows=_RUN):
-        at = np.flatnonzero(_SIZE_MASK[part["kind"]])
-        if len(at):
-            row = base + int(at[0])
-            return max(int(trace.columns(("lblock",), row, row + 1)["lblock"][0]), 0)
+        for at in np.flatnonzero(_RESIZING[part["kind"]]).tolist():
+            row = trace.columns(("kind", "lblock", "aux"), base + at, base + at + 1)
+            size = int(resized(row["kind"], row["aux"])[0])
+            if row["kind"][0] != Kind.GAP:
+                size = max(int(row["lblock"][0]), 0)
+            if size >= 0:
+                return size
         base += len(part["kind"])
     return int(trace.num_blocks)
 

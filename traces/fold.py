@@ -6,6 +6,7 @@ kept (a keyframe) may stand for all rows before it. No table is followed here: s
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,7 @@ BLOCK_KINDS = frozenset(
         Kind.SWAP_OUT, Kind.SWAP_IN,
     }
 )  # fmt: skip
+RESIZING = (Kind.GROW, Kind.SHRINK, Kind.GAP)  # kinds that may say how large the pool is from there on
 FOLD_COLUMNS = ("seq", "kind", "block", "gen", "ref_before", "ref_after", "fill", "aux")
 MAX_BLOCKS = 1 << 24  # of a fold; a trace that claims more is folded up to here
 
@@ -59,6 +61,19 @@ BLOCK_BYTES = sum(np.dtype(dtype).itemsize for _, dtype, _ in _FIELDS)
 def begun_anew(kind: npt.NDArray[Any], aux: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """The rows at which another writer went on with the trace: pool, lives and names are new from there on."""
     return np.flatnonzero((kind == Kind.GAP) & (aux <= 0))
+
+
+def resizings(kind: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The rows that may say how large the pool is from there on: `resized` of their kind and aux."""
+    return np.flatnonzero(functools.reduce(np.logical_or, (kind == np.uint8(of) for of in RESIZING)))
+
+
+def resized(kind: npt.NDArray[Any], aux: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Blocks of the pool after each of these rows; -1 where they do not say, or what is damaged or made up."""
+    gap = kind == Kind.GAP
+    sizes = np.where(gap, np.where(aux < 0, -np.maximum(aux, -MAX_BLOCKS - 1), -1), aux)
+    told = (gap | (kind == Kind.GROW) | (kind == Kind.SHRINK)) & (sizes >= 0) & (sizes <= MAX_BLOCKS)
+    return np.where(told, sizes, -1)
 
 
 class BlockFold:
@@ -107,13 +122,12 @@ class BlockFold:
     def apply(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Fold in a run of rows: FOLD_COLUMNS, in seq order."""
         kind = columns["kind"]
-        sized = np.flatnonzero((kind == Kind.GROW) | (kind == Kind.SHRINK))
-        for size in columns["aux"][sized].tolist():
-            if not 0 <= size <= MAX_BLOCKS:  # damaged or made up
-                continue
-            self.size = size
-            if self._bound is None:
-                self._grow(self.size - self.first)
+        told = resizings(kind)
+        for size in resized(kind[told], columns["aux"][told]).tolist():
+            if size >= 0:
+                self.size = size
+                if self._bound is None:
+                    self._grow(self.size - self.first)
         anew = begun_anew(kind, columns["aux"])
         if len(anew):
             for name, _, default in _FIELDS:

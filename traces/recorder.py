@@ -58,7 +58,8 @@ class Recorder(SheetWriter):
         record: "trace" (one frame per call site) or "sanitize" (stacks of up to 8).
         overwrite: replace a trace that is there. Nothing but a trace is ever replaced.
         resume: go on with a trace that is there and has no writer any more, in a new segment. A GAP row of no lost
-            events marks the place: what the writer before knew of its pool ends there. Its `meta` stays.
+            events marks the place: what the writer before knew of its pool, and made of its size, ends there. Its
+            `meta` stays.
         sealing: "thread" seals in the background; "inline" within the call that fills a batch, and at no other time:
             deterministic.
         meta: more facts for the manifest (JSON).
@@ -147,7 +148,7 @@ class Recorder(SheetWriter):
         self._set_limit()
         self._publish()
         if left is not None:
-            self.emit(Kind.GAP)
+            self.emit(Kind.GAP, aux=-pool.num_blocks)
         silence_in_child(self)
         atexit.register(self.close)
         self._thread: threading.Thread | None = None

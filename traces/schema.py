@@ -57,7 +57,8 @@ What the columns hold, kind by kind (columns not named do not apply):
                    aux=position                                expected, what was found, and whose that is
     POOL           aux=num_blocks, block=-1, fill=block_size   geometry; also in the manifest
     GROW/SHRINK    aux=num_blocks from now on, lblock=before   ids 0..aux - 1 exist from here on
-    GAP            aux=events dropped just before this row     0: another writer goes on, with a new pool and new names
+    GAP            aux=events dropped just before this row     -n: another writer goes on, with a new pool of n blocks
+                                                               and new names; 0: so it is, and n is not told
     NOTE           aux=free for the writer
 """
 

@@ -157,8 +157,11 @@ class Ledger:
 
     def _gap(self, row: Row, block: Block) -> None:
         """Where nothing was lost another writer goes on: lives are counted anew."""
-        for found in self.blocks.values() if row.aux <= 0 else ():
-            found.gen = 0
+        if row.aux <= 0:
+            for found in self.blocks.values():
+                found.gen = 0
+            if row.aux < 0:
+                self.num_blocks = self.unknown_blocks = -row.aux
 
     # -- applying ------------------------------------------------------------------------------------------------------
 

@@ -57,20 +57,6 @@ lose_all(Live *self)
     self->lease_used = self->leased = 0;
 }
 
-/* Another writer goes on: lives, sequences and steps are counted anew. */
-static void
-begin_anew(Live *self)
-{
-    self->last_step = -1;
-    for (int64_t i = 0; i < self->rooms; i++) {
-        Block *block = &self->blocks[i];
-        block->gen = block->references = block->leases = block->told = block->told_leases = block->odd = 0;
-    }
-    for (int64_t i = 0; i < self->known; i++) {
-        self->sequences[i].tokens = self->sequences[i].holding = self->sequences[i].submitted = 0;
-    }
-}
-
 /* The pool has another size. */
 static void
 count_again(Live *self)
@@ -82,6 +68,26 @@ count_again(Live *self)
         self->unknown += !is_known(self, block);
         self->counts[block->state] += is_known(self, block);
     }
+}
+
+/* Another writer goes on: lives, sequences and steps are counted anew; returns 0 for want of memory. */
+static int
+begin_anew(Live *self, int64_t num_blocks)
+{
+    if (!grow((void **)&self->blocks, &self->rooms, num_blocks, sizeof(Block))) {
+        return 0;
+    }
+    self->num_blocks = num_blocks;
+    count_again(self);
+    self->last_step = -1;
+    for (int64_t i = 0; i < self->rooms; i++) {
+        Block *block = &self->blocks[i];
+        block->gen = block->references = block->leases = block->told = block->told_leases = block->odd = 0;
+    }
+    for (int64_t i = 0; i < self->known; i++) {
+        self->sequences[i].tokens = self->sequences[i].holding = self->sequences[i].submitted = 0;
+    }
+    return 1;
 }
 
 /* The first event of a block in a stretch. */

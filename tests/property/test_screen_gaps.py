@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kvscope.benchmarks import long_trace
 from kvscope.engine.block_manager import BlockManager
+from kvscope.errors import OutOfBlocks
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.plays import PLAYS
@@ -24,7 +25,7 @@ from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.screen import whole
 from kvscope.inspector.screen.screen import screen, unfit_for
-from kvscope.inspector.source import frozen, gap_rows
+from kvscope.inspector.source import frozen, gap_rows, size_after
 from kvscope.traces import compiled, open_trace, reader
 from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.memory import MemoryRecorder
@@ -204,6 +205,34 @@ def test_a_second_writer_goes_on_with_a_pool_that_begins_anew() -> None:
         assert check(both, replay=True).findings == ()
         said[agree(both)] += 1
     assert said["clean"] >= 19, said
+
+
+def test_a_second_writer_has_a_pool_of_the_first_size_whatever_the_writer_before_made_of_it() -> None:
+    said: Counter[str] = Counter()
+    for seed in range(20):
+        first, second = resizing(seed), resizing(seed + 100)
+        both = Torn(first)
+        for trace in (first, second):
+            both.add(trace, list(range(len(trace.events)))).lose(-first.num_blocks, "row")
+        assert size_after(both, len(both.events)) == first.num_blocks
+        assert check(both, replay=True).findings == ()
+        said[agree(both)] += 1
+    assert said["clean"] >= 19, said
+
+
+def resizing(seed: int) -> MemoryRecorder:
+    """A run over 8 blocks at first, that grows and shrinks the pool."""
+    rng, sink = random.Random(seed), MemoryRecorder(num_blocks=8, block_size=2)
+    manager = BlockManager(8, 2, sink=sink)
+    for number in range(40):
+        if rng.random() < 0.3:
+            manager.grow(rng.randint(1, 9))
+        elif rng.random() < 0.3 and manager.num_free() > 1:
+            manager.shrink(rng.randint(1, manager.num_free() - 1))
+        with suppress(OutOfBlocks):
+            manager.admit(number, [number] * rng.randint(1, 6))
+            manager.free(number)
+    return sink
 
 
 @given(st.integers(0, 30), st.randoms(use_true_random=False), st.integers(1, 3))

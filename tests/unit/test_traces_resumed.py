@@ -81,7 +81,7 @@ def test_after_a_clean_close(tmp_path: Path) -> None:
             write(sink, first, 64)
     trace = open_trace(path)
     assert trace.manifest["meta"] == {"run": 0}
-    assert trace.events["aux"].tolist() == [*range(64), 0, *range(100, 164)]
+    assert trace.events["aux"].tolist() == [*range(64), -POOL.num_blocks, *range(100, 164)]
     result = check(trace)
     # The second writer's pool begins anew: its hand-outs of blocks that the first one held are no faults.
     assert [finding for finding in result.findings if finding.seq > 64] == []
@@ -100,10 +100,12 @@ def test_what_cannot_be_gone_on_with(tmp_path: Path) -> None:
     assert len(open_trace(path).events) == 1
 
 
-def improvised(sink: EventSink, seed: int, rounds: int = 200) -> None:
-    """A run on a pool of 24 blocks that ends while sequences hold some."""
+def improvised(sink: EventSink, seed: int, rounds: int = 200, resized: int = 0) -> None:
+    """A run that ends while sequences hold some, on a pool of 24 blocks; half way it changes its size by so many."""
     manager, rng, lengths = BlockManager(24, 4, sink=sink, hash_key=b"resumed"), random.Random(seed), dict[int, int]()
     for number in range(rounds):
+        if number == rounds // 2 and resized:
+            manager.grow(resized) if resized > 0 else manager.shrink(-resized)
         if len(lengths) < 4:
             with contextlib.suppress(OutOfBlocks):
                 tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 20))]
@@ -117,16 +119,18 @@ def improvised(sink: EventSink, seed: int, rounds: int = 200) -> None:
             manager.free(lengths.popitem()[0])
 
 
-@pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MemoryRecorder]]:
-    """A trace with three writers, and the run of each by itself."""
+@pytest.fixture(scope="module", params=[(0, 0, 0), (9, 0, -6), (-8, -5, 0), (40, 3, 40)], ids=str)
+def lives(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[MemoryRecorder]]:
+    """A trace with three writers, and the run of each by itself; some change the size of their pool."""
     path, alone = tmp_path_factory.mktemp("lives") / "a.kvtrace", []
-    for seed in range(3):
+    for seed, resized in enumerate(request.param):
         memory = MemoryRecorder(num_blocks=24, block_size=4)
-        improvised(memory, seed)
+        improvised(memory, seed, resized=resized)
         alone.append(memory)
         with Recorder(path, pool=PoolFacts(24, 4), sealing="inline", resume=seed > 0) as sink:
-            improvised(sink, seed)
+            improvised(sink, seed, resized=resized)
     return path, alone
 
 
@@ -139,18 +143,20 @@ def test_every_writer_begins_with_a_pool_of_its_own(
     trace = open_trace(path)
     assert trace.long == (limit == 100)
     starts = np.flatnonzero(trace.events["kind"] == Kind.GAP).tolist()
-    curves = overview(trace, 10**6, slots=True).curves
+    drawn = overview(trace, 10**6, slots=True)
+    curves = drawn.curves
     for number, (memory, first) in enumerate(zip(alone, [0, *(row + 1 for row in starts)], strict=True)):
         count, mine = len(memory.events), series(memory)
         for name in ("free", "cached", "held_blocks", "table_entries", "filled_slots", "lost_blocks"):
             np.testing.assert_array_equal(curves[name].last[first : first + count], getattr(mine, name), err_msg=name)
+        np.testing.assert_array_equal(drawn.refcounts[:, first : first + count].sum(axis=0), mine.blocks)
         assert curves["free"].last[first - 1] == 24 or not number
         for seq in {0, count // 2, count - 1}:
             mine_then, then = state_at(memory, seq), state_at(trace, first + seq)
             for name in ("state", "gen", "entries", "leases", "fill", "published", "writing"):
                 np.testing.assert_array_equal(getattr(then, name), getattr(mine_then, name), err_msg=name)
             assert tables_at(trace, first + seq) == tables_at(memory, seq)
-            for block in range(24):
+            for block in range(int(mine.blocks[seq])):
                 found = [(h.seq_id, h.lblock, h.gen, h.since_seq - first) for h in holders(trace, block, first + seq)]
                 assert found == [(h.seq_id, h.lblock, h.gen, h.since_seq) for h in holders(memory, block, seq)]
             for seq_id in tables_at(memory, seq):
@@ -158,6 +164,7 @@ def test_every_writer_begins_with_a_pool_of_its_own(
     if not trace.long:
         whole = series(trace)
         np.testing.assert_array_equal(whole.free, curves["free"].last)
+        np.testing.assert_array_equal(whole.blocks, drawn.refcounts.sum(axis=0))
     moment = Follower(trace).look()
     assert moment.now("free") == series(alone[-1]).free[-1]
     np.testing.assert_array_equal(moment.pool.state, state_at(alone[-1], 10**9).state)
@@ -167,6 +174,8 @@ def test_a_correct_engine_is_clean_whoever_went_on(lives: tuple[Path, list[Memor
     path, alone = lives
     found = check(open_trace(path))
     assert found.findings == ()
+    replayed = check(open_trace(path), replay=True)
+    assert (replayed.findings, replayed.notes) == ((), found.notes)
     assert [check(memory).findings for memory in alone] == [(), (), ()]
 
 
@@ -184,6 +193,33 @@ def test_limits_count_what_writers_before_have_left(tmp_path: Path) -> None:
         rows = max(rows, trace.let_go)
     assert rows > 0
     assert check(open_trace(path)).findings == ()
+
+
+@pytest.mark.parametrize("resized", [(9, 0), (-6, 0), (0, 9), (9, -6)])
+@pytest.mark.parametrize("rounds", [100, 700, 1500])
+def test_what_was_let_go_of_a_pool_that_had_another_size(tmp_path: Path, resized: tuple[int, ...], rounds: int) -> None:
+    """What is left begins within the first writer's events, or within the second's, or just between them."""
+    path, alone = tmp_path / "a.kvtrace", []
+    options = {"sealing": "inline", "max_bytes": 1 << 16, "seal_rows": 250}
+    for seed, (by, count) in enumerate(zip(resized, (1500, rounds), strict=True)):
+        alone.append(MemoryRecorder(num_blocks=24, block_size=4))
+        improvised(alone[-1], seed, count, by)
+        with Recorder(path, pool=PoolFacts(24, 4), resume=seed > 0, **options) as sink:
+            improvised(sink, seed, count, by)
+    trace = open_trace(path)
+    cut = len(alone[0].events) + 1  # the GAP row is one of the trace's
+    blocks = np.concatenate([series(alone[0]).blocks, [24], series(alone[1]).blocks])
+    free = np.concatenate([series(alone[0]).free, [24], series(alone[1]).free])
+    assert trace.let_go > 0
+    told = series(trace)
+    np.testing.assert_array_equal(told.blocks, blocks[trace.let_go :])
+    np.testing.assert_array_equal(told.free, free[trace.let_go :])
+    for seq in {max(trace.let_go, at) for at in (cut - 2, cut - 1, cut, len(blocks) - 1)}:
+        assert len(state_at(trace, seq).state) == blocks[seq]
+    moment = Follower(trace).look()
+    assert (len(moment.pool.state), moment.now("free")) == (blocks[-1], free[-1])
+    assert check(trace).findings == ()
+    assert check(trace).notes == check(trace, replay=True).notes
 
 
 def test_rows_whose_index_was_let_go_already_go_too(tmp_path: Path) -> None:
