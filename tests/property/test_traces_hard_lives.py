@@ -100,7 +100,7 @@ def test_what_is_left_is_what_was_written(tmp_path: Path, seed: int) -> None:
             every[end] = {"kind": Kind.GAP, "aux": -POOL.num_blocks}
         rows, lost = json.loads(told.read_text())
         assert not every.keys() & {at for at, _ in rows}, "a number was given twice"
-        every |= {at: row for at, row in rows}
+        every |= dict(rows)
         trace = open_trace(path)
         assert trace.dropped == lost
         assert lost >= dropped
