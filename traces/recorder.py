@@ -3,10 +3,6 @@
 What is promised: when `emit`, `emit_many`, `detail` or `fact` has returned, the process may be killed and a reader
 will find the row. A disk that is full or fails costs events, which are counted and show as a GAP row; it never costs
 the engine an exception or a wait.
-
-Sealing moves rows out of the hot tail in this order: seal (write the batch, then its index entry), clear (marks in
-the ring to 0), publish (the slots may be used again). Killed in between, rows lie in both places and a reader drops
-the second; nothing lies in none.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ import numpy.typing as npt
 
 from kvscope.errors import UsageError
 from kvscope.traces.at_fork import silence_in_child
-from kvscope.traces.codec import arrow_schema, encode_batch
+from kvscope.traces.codec import arrow_schema
 from kvscope.traces.compiled import compile_details
 from kvscope.traces.files import PWrite, dump_late, dump_line
 from kvscope.traces.folder import HOT, MANIFEST, claim_folder, kept_folder
@@ -35,20 +31,19 @@ from kvscope.traces.losses import Losses, as_members, close_streams, losses_of
 from kvscope.traces.manifest import finish_manifest, write_manifest
 from kvscope.traces.origins import Level
 from kvscope.traces.resume import Left, open_streams, take_over
-from kvscope.traces.retention import Kept, retention_of
+from kvscope.traces.retention import retention_of
 from kvscope.traces.schema import FORMAT_VERSION, Kind, to_signed
+from kvscope.traces.sealing import SealingWriter
 from kvscope.traces.segment import MAX_BATCH_ROWS, MAX_SEGMENT_BATCHES, SegmentWriter
-from kvscope.traces.sheet import SheetWriter
 from kvscope.traces.sink import PoolFacts, Site
 
 log = logging.getLogger(__name__)
 
 SEAL_AFTER_S = 0.25
 HOT_ROWS = 4 * MAX_BATCH_ROWS
-_PATIENCE = 2000  # half a second
 
 
-class Recorder(SheetWriter):
+class Recorder(SealingWriter):
     """Records into a new trace folder; a context manager.
 
     Args:
@@ -106,15 +101,11 @@ class Recorder(SheetWriter):
         self._retention = retention_of(self.path, pool.num_blocks, max_bytes, max_age_s)
         self.pool = pool
         self.dropped = 0
-        self._unmarked, self._lost_before = 0, Losses()  # dropped since the last GAP row; of the writer before
+        self._lost_before = Losses()  # of the writer before
         self._seal_rows = seal_rows
         self._seal_after_s = seal_after_s
-        self._sealed = 0  # rows below are in segments
-        self._retry_at = 0.0  # no sealing before this time (time.monotonic), after a failed write
-        self._closed = False
+        self._begin_sealing(0)
         self._owner = os.getpid()
-        self._seal_lock = threading.Lock()
-        self._wake = threading.Event()
         self._manifest: dict[str, Any] = {
             "format": "kvtrace",
             "version": list(FORMAT_VERSION),
@@ -158,7 +149,8 @@ class Recorder(SheetWriter):
 
     def _continue(self, left: Left) -> None:
         """Take up numbers, names and clock where the writer before has left them."""
-        self._next = self._sealed = self._sealing = left.end
+        self._next = left.end
+        self._begin_sealing(left.end)
         self.dropped, self.clipped, self._lost_before = left.dropped, left.clipped, left.losses
         self._clock_start -= left.passed_ns(self._manifest["clock"]["wall_ns"])
         self._t = self._clock() - self._clock_start
@@ -198,12 +190,6 @@ class Recorder(SheetWriter):
         except (TypeError, ValueError, RecursionError) as error:
             log.warning("trace: a fact is no JSON object and was left out: %s", error)
 
-    def seal(self) -> bool:
-        """Seal all rows so far, now; True when nothing is left in the hot tail."""
-        while self._seal_batch():
-            pass
-        return self._sealed == self._next
-
     def close(self) -> None:
         """Seal what is left and mark the trace as cleanly closed; never raises, a second call does nothing."""
         if self._closed or os.getpid() != self._owner:
@@ -232,116 +218,6 @@ class Recorder(SheetWriter):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _make_room(self, rows: int) -> bool:
-        """Move the limit on, sealing where it must be; False when the rows had to be dropped."""
-        if self._closed:
-            return False
-        for _ in range(_PATIENCE):
-            full = self._next >= self._sealed + self._mask + 1
-            progress = True
-            if self._inline or full:
-                progress = self._seal_batch()
-            else:
-                self._wake.set()
-            self._set_limit()
-            if self._next < self._limit:
-                break
-            if self._retry_at:  # the disk fails
-                self._drop(rows)
-                return False
-            if not progress:
-                time.sleep(0.0005)  # another thread is in the middle of writing the oldest rows
-        else:
-            self._drop(rows)
-            return False
-        if self._unmarked:
-            lost, self._unmarked = self._unmarked, 0
-            self.emit(Kind.GAP, aux=lost)
-        return True
-
-    def _reserve(self, rows: int) -> bool:
-        hard = self._sealed + self._mask + 1
-        if self._inline or self._closed or self._unmarked or self._next + rows > hard:
-            return False
-        whole = self._next - self._sealed >= self._seal_rows  # a batch for the thread that seals; else next time
-        if whole:
-            self._wake.set()
-        self._limit = 0 if self._closed else hard if whole else self._next + rows
-        return self._limit > 0
-
-    def _set_limit(self) -> None:
-        """The next row that needs attention: the one that fills a batch, or, where that is past, the whole ring."""
-        soft, hard = self._sealed + self._seal_rows, self._sealed + self._mask + 1
-        if self._next >= soft:
-            # Sealing is behind (the thread has been woken) or failing (inline then tries again a batch later).
-            soft = min(hard, self._next + self._seal_rows) if self._inline else hard
-        self._limit = soft
-        if self._closed:  # asked last: `close` may have come in between
-            self._limit = 0
-
-    def _drop(self, rows: int) -> None:
-        self.dropped += rows
-        self._unmarked += rows
-        self._publish()
-
-    def _seal_batch(self) -> bool:
-        """Seal the oldest rows, one batch at most; False when there are none or they could not be written."""
-        with self._seal_lock:
-            if self._retry_at and time.monotonic() < self._retry_at:
-                return False
-            first = self._sealed
-            slot = first & self._mask
-            count = min(self._next - first, self._seal_rows, self._mask + 1 - slot)
-            written = self._marks[slot : slot + count] == np.arange(first + 1, first + 1 + count)
-            if not written.all():
-                count = int(np.argmin(written))
-            if not count:
-                return False
-            last = first + count
-            self._sealing = last
-            rows = self._rows[slot : slot + count]
-            try:
-                self._segments.append(encode_batch(rows, self._hot.take_details(first, last)), first, rows)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the engine
-                if not self._retry_at:
-                    log.warning("trace: %s cannot be written, keeping what fits in the hot tail: %s", self.path, error)
-                self._retry_at = time.monotonic() + self._seal_after_s
-                return False
-            self._retry_at = 0.0
-            self._hot.clear(first, last, self._marks)
-            self._sealed = last
-            self._set_limit()
-            self._publish()
-            finished, self._segments.finished = self._segments.finished, []
-            if self._retention is not None:
-                for segment in finished:
-                    self._retention.finished(Kept(*segment), self._clock() - self._clock_start)
-            return True
-
-    def _seal_last(self) -> bool:
-        """Seal everything at the end, with the GAP row for drops that have none yet; False when rows are left."""
-        for _ in range(_PATIENCE):
-            if self.seal() or self._retry_at:
-                break
-            time.sleep(0.0005)
-        if self._unmarked and self._next < self._sealed + self._mask + 1:
-            lost, self._unmarked = self._unmarked, 0
-            self._limit = self._next + 1
-            self.emit(Kind.GAP, aux=lost)
-            self._limit = 0
-        return self.seal()
-
-    def _seal_in_background(self) -> None:
-        self._hot.warm(lambda: self._closed)
-        while not self._closed:
-            woken = self._wake.wait(self._seal_after_s)
-            self._wake.clear()
-            while (not woken or self._next - self._sealed >= self._seal_rows) and self._seal_batch():
-                pass
-            if not woken:
-                for stream in self._streams:
-                    stream.flush()
 
     @property
     def losses(self) -> Losses:

@@ -528,7 +528,7 @@ def test_impossible_sizes_are_refused(tmp_path: Path, options: dict[str, int]) -
 
 
 def test_a_row_that_never_comes_costs_only_what_is_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvscope.traces.recorder._PATIENCE", 3)
+    monkeypatch.setattr("kvscope.traces.sealing._PATIENCE", 3)
     recorder = Recorder(tmp_path / "a.kvtrace", pool=POOL, sealing="inline", hot_rows=32, seal_rows=8)
     recorder.emit_many(Kind.FREE, aux=list(range(20)))
     recorder._marks[18] = 0  # as if its thread had been stopped in the middle
