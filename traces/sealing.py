@@ -69,8 +69,7 @@ class SealingWriter(SheetWriter):
                 progress = self._seal_batch()
             else:
                 self._wake.set()
-            self._set_limit()
-            if self._next < self._limit:
+            if self._next < self._sealed + self._mask + 1:
                 break
             if self._retry_at:  # the disk fails
                 self._drop(rows)
@@ -80,8 +79,9 @@ class SealingWriter(SheetWriter):
         else:
             self._drop(rows)
             return False
-        if self._unmarked:
-            lost, self._unmarked = self._unmarked, 0
+        lost, self._unmarked = self._unmarked, 0
+        self._set_limit()
+        if lost:
             self.emit(Kind.GAP, aux=lost)
         return True
 
@@ -102,12 +102,15 @@ class SealingWriter(SheetWriter):
             # Sealing is behind (the thread has been woken) or failing (inline then tries again a batch later).
             soft = min(hard, self._next + self._seal_rows) if self._inline else hard
         self._limit = soft
-        if self._closed:  # asked last: `close` may have come in between
+        # Asked last, for they may have come in between: `close`, and rows that were dropped. The row behind those is
+        # a GAP row, wherever room was made meanwhile.
+        if self._closed or self._unmarked:
             self._limit = 0
 
     def _drop(self, rows: int) -> None:
         self.dropped += rows
         self._unmarked += rows
+        self._limit = 0
         self._publish()
 
     def _seal_batch(self) -> bool:

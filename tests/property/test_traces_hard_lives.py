@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ def live(path: Path, seed: int, told: Path) -> None:
     limits: dict[str, Any] = rng.choice(({}, {"max_bytes": 1 << 16}, {"max_age_s": 0.05}, {"max_age_s": 0.5}))
     disk = Disk(rng, rng.choice((0.0, 0.0, 0.3, 0.7)))
     recorder = Recorder(
-        path, pool=POOL, resume=True, sealing="inline", hot_rows=256, seal_rows=64, seal_after_s=0.0, max_batches=8,
-        clock=clock, wall_clock=lambda: now[0], pwrite=disk.pwrite, **limits,
+        path, pool=POOL, resume=True, sealing=rng.choice(("inline", "thread")), hot_rows=256, seal_rows=64,
+        seal_after_s=rng.choice((0.0, 0.0005)), max_batches=8, clock=clock, wall_clock=lambda: now[0], pwrite=disk.pwrite, **limits,
     )  # fmt: skip
-    acknowledged = {}
+    acknowledged, behind_drops, dropped = {}, [], False
     size = POOL.num_blocks
     for i in range(rng.choice((0, 3, 300, 900, 2000))):
         recorder.begin()
@@ -72,7 +73,12 @@ def live(path: Path, seed: int, told: Path) -> None:
         number = recorder.emit(**row)
         if number >= 0:
             acknowledged[number] = {name: int(value) for name, value in row.items()}
-    told.write_text(json.dumps([list(acknowledged.items()), recorder.dropped]))
+            if dropped:
+                behind_drops.append(number)
+        elif rng.random() < 0.5:
+            time.sleep(0.001)
+        dropped = number < 0
+    told.write_text(json.dumps([list(acknowledged.items()), behind_drops, recorder.dropped]))
     if rng.random() < 0.5:
         recorder.close()
 
@@ -98,13 +104,15 @@ def test_what_is_left_is_what_was_written(tmp_path: Path, seed: int) -> None:
             continue  # its disk was full when it tried to go on: the trace is as it was
         if end:
             every[end] = {"kind": Kind.GAP, "aux": -POOL.num_blocks}
-        rows, lost = json.loads(told.read_text())
+        rows, behind_drops, lost = json.loads(told.read_text())
         assert not every.keys() & {at for at, _ in rows}, "a number was given twice"
         every |= dict(rows)
         trace = open_trace(path)
         assert trace.dropped == lost
         assert lost >= dropped
         dropped, end = lost, as_written(trace, every)
+        kinds = dict(zip(trace.seqs.tolist(), trace.events["kind"].tolist(), strict=True))
+        assert {kinds[at - 1] for at in behind_drops if at > trace.let_go} <= {Kind.GAP}
 
 
 def as_written(trace: TraceReader, every: dict[int, dict[str, int]]) -> int:
