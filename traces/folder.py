@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ MANIFEST, HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE = (
 )
 _NAMES = frozenset((MANIFEST, MANIFEST + ".new", HOT, SITES, ACTORS, FACTS, LATE, KEYFRAMES, BASE))
 SUFFIXES = (".kvtrace", ".kvpack")
+_PATIENCE_S = 2.0
 _SEGMENT = re.compile(r"events-\d{5,12}\.(arrows|index)")
 
 
@@ -80,27 +82,68 @@ def is_locked(fd: int) -> bool:
 def claim_folder(path: Path, overwrite: bool) -> Iterator[None]:
     """Make the folder of a new trace; the body fills it, and what it made is taken away again if it fails.
 
+    Nobody else claims it or goes on with it meanwhile.
+
     Raises:
         TraceError: the path is taken, or it cannot be written.
     """
-    made = False
     try:
-        if path.is_dir():
+        with _alone(path) as made:
             _empty(path, overwrite)
-        elif path.exists() or path.is_symlink():
-            raise TraceError(f"cannot write a trace to {path}: a file is in the way; choose another path")
+            try:
+                yield
+            except OSError:
+                _remove(path)
+                if made:
+                    path.rmdir()
+                raise
+    except OSError as error:
+        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Hold the folder, made if it is not there (then True), against others that take it; waits for them a moment.
+
+    Raises:
+        OSError: it cannot be made or opened, or is held for longer.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        made = not path.is_dir()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise OSError(errno.EEXIST, "a file is in the way; choose another path") from None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # whoever made it has taken it away again
+            continue
+        try:
+            if _locked(fd, until) and _is_there(path, fd):
+                yield made
+                return
+        finally:
+            os.close(fd)
+
+
+def _locked(fd: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OSError(errno.EBUSY, "another writer is just taking it") from None
+            time.sleep(0.002)
         else:
-            path.mkdir(parents=True)
-            made = True
-    except OSError as error:
-        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
-    try:
-        yield
-    except OSError as error:
-        _remove(path)
-        if made:
-            path.rmdir()
-        raise TraceError(f"cannot write a trace to {path}: {error.strerror or error}") from error
+            return True
+
+
+def _is_there(path: Path, fd: int) -> bool:
+    """Whether the folder that is held is still the one of that name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    return False
 
 
 def check_claim(path: Path, overwrite: bool) -> None:
@@ -132,13 +175,14 @@ def discard(path: Path) -> None:
 
 @contextmanager
 def kept_folder(path: Path) -> Iterator[None]:
-    """The folder of a trace that is gone on with; the body adds to it.
+    """The folder of a trace that is gone on with; the body adds to it, and nobody else claims it meanwhile.
 
     Raises:
         TraceError: it cannot be written.
     """
     try:
-        yield
+        with _alone(path):
+            yield
     except OSError as error:
         raise TraceError(f"cannot go on with {path}: {error.strerror or error}") from error
 
@@ -150,7 +194,7 @@ def _empty(path: Path, overwrite: bool) -> None:
 
 def _check_empty(path: Path, overwrite: bool) -> None:
     names = os.listdir(path)
-    if not names:
+    if not names or names == [MANIFEST + ".new"]:  # (a writer was killed before it had made its first file)
         return
     if not any(name in (MANIFEST, HOT) for name in names):
         raise TraceError(f"cannot write a trace to {path}: the folder is not empty and holds no trace")
@@ -168,6 +212,7 @@ def _check_empty(path: Path, overwrite: bool) -> None:
 
 
 def _remove(path: Path) -> None:
-    for name in os.listdir(path):
+    # The manifest goes last: whoever is killed meanwhile leaves a trace behind, which can be overwritten.
+    for name in sorted(os.listdir(path), key=lambda name: name == MANIFEST):
         if is_trace_file(name):
             (path / name).unlink()

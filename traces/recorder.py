@@ -120,13 +120,14 @@ class Recorder(SealingWriter):
             "clipped": 0,
         }
         arrow_schema()  # pyarrow takes a while to import: now, not when the first batch is full
-        left = take_over(self.path, pool, pwrite) if resume and (self.path / MANIFEST).exists() else None
-        if left is not None:
-            self._continue(left)
-            if self._retention is not None:
-                self._retention.take_over()
         limits = (None, None) if self._retention is None else self._retention.segment_limits
-        with claim_folder(self.path, overwrite) if left is None else kept_folder(self.path):
+        resume = resume and (self.path / MANIFEST).exists()
+        with kept_folder(self.path) if resume else claim_folder(self.path, overwrite):
+            left = take_over(self.path, pool, pwrite) if resume else None
+            if left is not None:
+                self._continue(left)
+                if self._retention is not None:
+                    self._retention.take_over()
             write_manifest(self.path, self._manifest)
             self._hot = HotWriter(self.path / HOT, hot_rows)
             self._segments = SegmentWriter(self.path, pwrite, max_batches, *limits, first=left.segment if left else 0)

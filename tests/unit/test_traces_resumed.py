@@ -6,7 +6,9 @@ import contextlib
 import os
 import random
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,3 +260,62 @@ def test_a_damaged_segment_stops_no_writer_and_is_not_taken_for_one_that_was_let
         sink.emit(Kind.NOTE)
     assert oldest.exists() == (lost == ".index")
     assert int(open_trace(path).events["kind"][-1]) == Kind.NOTE
+
+
+def rivals(path: Path, count: int, **options: Any) -> list[str]:
+    """So many writers that begin in the same moment, each with 100 rows of its own; what became of each."""
+    ready, said = os.pipe(), [path.with_name(f"rival-{number}") for number in range(count)]
+    for number in range(count):
+        if not os.fork():
+            try:
+                os.close(ready[1])
+                os.read(ready[0], 1)  # until all are there
+                with Recorder(path, pool=POOL, hot_rows=256, seal_rows=64, **options) as sink:
+                    for i in range(100):
+                        sink.emit(Kind.NOTE, aux=1000 * (number + 1) + i)
+                    time.sleep(0.05)
+                said[number].write_text("wrote")
+            except TraceError as error:
+                said[number].write_text(str(error))
+            finally:
+                os._exit(0)
+    os.close(ready[0])
+    os.close(ready[1])
+    for _ in range(count):
+        os.wait()
+    return [file.read_text() for file in said]
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {}], ids=str)
+@pytest.mark.parametrize("there", [True, False])
+def test_of_writers_that_begin_in_the_same_moment_one_goes_on(
+    tmp_path: Path, there: bool, options: dict[str, Any]
+) -> None:
+    for attempt in range(8):
+        path = tmp_path / f"{attempt}.kvtrace"
+        if there:
+            killed_writer(path, resume=False, first=0, count=300)
+        said = rivals(path, 3, **options)
+        wrote = [number for number, what in enumerate(said) if what == "wrote"]
+        if there and not options:
+            assert not wrote
+            assert all("there is one already" in what for what in said)
+            continue
+        assert len(wrote) == 1, said
+        refused = ("being written right now", "there is one already")
+        assert all(what == "wrote" or any(why in what for why in refused) for what in said), said
+        trace = open_trace(path)
+        mine = trace.events["aux"][trace.events["kind"] == Kind.NOTE].tolist()
+        assert mine == [1000 * (wrote[0] + 1) + i for i in range(100)]
+        assert trace.rows == 100 + 301 * (there and "resume" in options)
+        assert trace.clean
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {}], ids=str)
+def test_a_writer_that_was_killed_before_its_first_file_stops_nobody(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tmp_path / "a.kvtrace"
+    path.mkdir()
+    (path / "manifest.json.new").write_text("{")
+    with Recorder(path, pool=POOL, **options) as sink:
+        sink.emit(Kind.NOTE)
+    assert open_trace(path).rows == 1
