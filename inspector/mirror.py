@@ -134,7 +134,7 @@ class Mirror:
         self._end_writer()
         manifest = said["manifest"]
         kept = {name: manifest[name] for name in ("engine", "record", "clock", "meta") if name in manifest}
-        names = ("num_blocks", "block_size", "block_bytes", "name", "first_block")
+        names = ("num_blocks", "block_size", "block_bytes", "name")
         pool = PoolFacts(**{name: manifest["pool"][name] for name in names if name in manifest["pool"]})
         self._runs += 1
         self._writer = BulkWriter(self._home(self._runs), pool=pool, manifest=kept)

@@ -51,11 +51,10 @@ class PoolFacts:
     """The geometry of the pool that a trace speaks of.
 
     Args:
-        num_blocks: blocks of the pool, without reserved ones; ids below `first_block + num_blocks` are its own.
+        num_blocks: blocks of the pool; their ids are below it. Which are never handed out, a fact says (`reserved`).
         block_size: token slots per block, at most 32,767.
         block_bytes: bytes per block over all layers; 0 where the memory is only accounted for.
         name: which pool, when a run has several; one trace folder each.
-        first_block: the lowest id that is handed out; ids below it are reserved.
 
     Raises:
         UsageError: a size is no whole number or out of its range.
@@ -65,10 +64,9 @@ class PoolFacts:
     block_size: int
     block_bytes: int = 0
     name: str = "pool"
-    first_block: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("num_blocks", "block_size", "block_bytes", "first_block"):
+        for field in ("num_blocks", "block_size", "block_bytes"):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
                 raise UsageError(f"{field} is a whole number, got {value!r:.40}")
@@ -79,14 +77,10 @@ class PoolFacts:
             raise UsageError(f"a pool needs 1 to 2**31 - 1 blocks, got {self.num_blocks}")
         if not 0 < self.block_size <= MAX_BLOCK_SIZE:
             raise UsageError(f"a block holds 1 to {MAX_BLOCK_SIZE} slots, got {self.block_size}")
-        if self.block_bytes < 0 or self.first_block < 0:
-            raise UsageError(
-                f"block_bytes and first_block are not negative, got {self.block_bytes}, {self.first_block}"
-            )
+        if self.block_bytes < 0:
+            raise UsageError(f"block_bytes is not negative, got {self.block_bytes}")
         if self.num_blocks * self.block_bytes >= 2**63:
             raise UsageError(f"a pool holds less than 2**63 bytes, got {self.num_blocks} blocks of {self.block_bytes}")
-        if self.first_block + self.num_blocks > 2**31:
-            raise UsageError(f"block ids end at 2**31 - 1, got {self.num_blocks} blocks from {self.first_block} on")
 
     def to_json(self) -> dict[str, Any]:
         """As the object the manifest holds."""
