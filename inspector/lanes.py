@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvscope.inspector.facts import usable
-from kvscope.inspector.source import IntArray, Names, TraceLike, frozen
+from kvscope.inspector.runs import runs_of
+from kvscope.inspector.source import Frozen, IntArray, Names, TraceLike, frozen
 from kvscope.inspector.state import TABLE_KINDS
 from kvscope.traces.fold import kind_mask
 from kvscope.traces.schema import EventArray, Kind, Reason
@@ -89,16 +90,19 @@ _TABLE_MASK = kind_mask(TABLE_KINDS)
 
 
 def lanes(trace: TraceLike, *, held: bool = True) -> list[Lane]:
-    """One lane per sequence, in order of first appearance.
+    """One lane per sequence, in order of first appearance; of each writer of the trace its own.
 
     Args:
         held: count the blocks held as well; without it `Lane.held` and its companions are empty.
     """
-    trace = frozen(trace)
+    return [lane for run in runs_of(frozen(trace)) for lane in _lanes(run, held=held)]
+
+
+def _lanes(trace: Frozen, *, held: bool) -> list[Lane]:
     events = trace.events
     prompts = _prompts(trace)
     # Who submits nothing begins with ADMIT; elsewhere what is admitted first here was submitted before.
-    early = len(events) and int(trace.seqs[0]) > 0 and trace.present[_SUBMIT]
+    early = len(events) and int(trace.seqs[0]) > trace.begins and trace.present[_SUBMIT]
     arrivals = () if early else (_ADMIT,)
     rows = _telling(events, prompts, np.flatnonzero(_LANE_MASK[events["kind"]] & (events["seq_id"] >= 0)))
     drafts: dict[int, _Draft] = {}

@@ -10,6 +10,7 @@ from typing import Any
 from kvscope.inspector import link
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group, one_line
 from kvscope.inspector.rules import RULES
+from kvscope.inspector.runs import run_of
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life, row_of, short_path, site_of
 from kvscope.inspector.story import Moment, Story, freed_at, tell
 
@@ -252,9 +253,9 @@ def _blast(story: Story) -> list[str]:
 def _others(found: FindingGroup, trace: TraceLike) -> str:
     if not found.others:
         return ""
-    names, count = Names(trace.facts), len(found.others)
+    count = len(found.others)
     lines = [f"\n+ {count} more {found.first.code} from the same call site:"]
-    lines += [f"    {one_line(f, names)}" for f in found.others[:_LISTED]]
+    lines += [f"    {one_line(f, Names(run_of(frozen(trace), f.seq).facts))}" for f in found.others[:_LISTED]]
     if count > _LISTED:
         lines.append(f"    ... and {count - _LISTED} more, the last at seq {found.others[-1].seq}")
     return "\n".join(lines)
@@ -274,6 +275,7 @@ def _link(finding: Finding, name: str) -> str:
 
 def _summary(story: Story, trace: TraceLike) -> str:
     finding = story.finding
+    trace = run_of(frozen(trace), finding.seq)
     site = site_of(trace, row_of(trace, finding.seq))
     place = f" {life(finding.block, finding.gen)}" if finding.block >= 0 else ""
     where = f" {short_path(site.file)}:{site.line} in {site.function}" if site else place

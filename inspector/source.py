@@ -24,6 +24,10 @@ _GAP = np.uint8(Kind.GAP)
 class Frozen:
     """A trace as it is now: every column is read once, and a recorder that goes on writing changes nothing here."""
 
+    begins = 0  # the number that its first event has, where none is missing in front of it
+    followed = False  # whether another writer goes on behind its last event
+    runs: tuple[Frozen, ...] | None = None  # its parts by writers; see runs.py
+
     def __init__(self, trace: TraceLike) -> None:
         self.events: EventArray = trace.rows_on_demand if hasattr(trace, "rows_on_demand") else trace.events
         self.on_demand = not isinstance(
@@ -195,8 +199,9 @@ def gap_rows(trace: TraceLike) -> list[tuple[int, int]]:
     if not len(seqs):
         return []
     holes: dict[int, int] = {}
-    if seqs[0] > 0:
-        holes[0] = int(seqs[0])
+    begins = trace.begins if isinstance(trace, Frozen) else 0
+    if seqs[0] > begins:
+        holes[0] = int(seqs[0]) - begins
     if int(seqs[-1]) - int(seqs[0]) >= len(seqs):  # they rise: else they are dense
         jumps = np.diff(seqs)
         for row in np.flatnonzero(jumps > 1).tolist():

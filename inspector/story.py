@@ -10,11 +10,13 @@ import numpy.typing as npt
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.readers import CONTENT_CODES, Reader, readers_of
+from kvscope.inspector.runs import run_of
 from kvscope.inspector.source import (
     IntArray,
     Names,
     TraceLike,
     actor_of,
+    frozen,
     joined,
     life,
     named_detail,
@@ -85,7 +87,8 @@ class Story:
 
 
 def tell(finding: Finding, trace: TraceLike) -> Story:
-    """Gather the story of a finding."""
+    """Gather the story of a finding, from what its own writer wrote."""
+    trace = run_of(frozen(trace), finding.seq)
     names = Names(trace.facts)
     has_block = 0 <= finding.block < trace.num_blocks
     around = max(0, finding.block // 4 - 1) * 4

@@ -140,7 +140,7 @@ class Recorder(SealingWriter):
         self._set_limit()
         self._publish()
         if left is not None:
-            self.emit(Kind.GAP, aux=-pool.num_blocks)
+            self.fact({"type": "writer", "seq": self.emit(Kind.GAP, aux=-pool.num_blocks)})
         silence_in_child(self)
         atexit.register(self.close)
         self._thread: threading.Thread | None = None

@@ -57,6 +57,7 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
         UsageError: `only` names a detector that does not exist.
     """
     from kvscope.inspector.geometry import other_pool
+    from kvscope.inspector.runs import runs_of
     from kvscope.inspector.screen.whole import screened
     from kvscope.inspector.source import frozen, size_after
 
@@ -67,6 +68,9 @@ def run_detectors(trace: TraceLike, *, only: Iterable[str] | None = None, replay
     if unknown:
         raise UsageError(f"no detector is called {unknown[0]!r}; there are {' '.join(types)}")
     trace = frozen(trace)
+    runs = runs_of(trace)
+    if len(runs) > 1:
+        return _merged(trace, [run_detectors(run, only=wanted, replay=replay) for run in runs], wanted, started)
     if not replay:
         looked = screened(trace)
         if looked.clean:
@@ -130,6 +134,30 @@ def _result(
     )
 
 
+def _merged(trace: Frozen, results: list[CheckResult], wanted: list[str], started: float) -> CheckResult:
+    """What was found in the parts of a trace by its writers."""
+    from kvscope.inspector.findings import CheckResult
+
+    ran = {name for result in results for name in result.detectors}
+    times = f"{len(results) - 1:,} time{'s' * (len(results) > 2)}"
+    notes = [
+        f"another writer went on {times}: what each did with its own pool is judged by itself, and what those before "
+        "the last held when they ended is not counted as leaked"
+    ]
+    for number, result in enumerate(results, 1):
+        notes += [note if number == len(results) else f"writer {number}: {note}" for note in result.notes]
+    return CheckResult(
+        findings=tuple(sorted((f for result in results for f in result.findings), key=lambda f: (f.seq, f.code))),
+        events=len(trace.events),
+        blocks=max(result.blocks for result in results),
+        slots=sum(result.slots for result in results),
+        detectors=tuple(name for name in wanted if name in ran),
+        idle=tuple((name, why) for name, why in results[-1].idle if name not in ran),
+        notes=tuple(notes),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
 def _not_kept(ledger: Ledger) -> tuple[str, ...]:
     if not ledger.not_kept:
         return ()
@@ -137,24 +165,22 @@ def _not_kept(ledger: Ledger) -> tuple[str, ...]:
 
 
 def _lost(trace: Frozen, unjudged: int, unknown: int, num_blocks: int) -> tuple[str, ...]:
-    """How much could be judged, where events are missing or another writer went on."""
-    from kvscope.inspector.source import gap_rows, joined
+    """How much could be judged, where events are missing."""
+    from kvscope.inspector.source import gap_rows
 
     gaps = gap_rows(trace)
     if not gaps:
         return ()
-    lost, anew = [n for _, n in gaps if n], sum(not n for _, n in gaps)
-    places, times = (f"{n:,} {word}{'s' * (n > 1)}" for n, word in ((len(lost), "place"), (anew, "time")))
-    said = [f"{sum(lost):,} events are missing in {places}"] * bool(lost)
-    said += [f"another writer went on {times}"] * bool(anew)
+    places = f"{len(gaps):,} place{'s' * (len(gaps) > 1)}"
     return (
-        f"{joined(said)}: {unjudged:,} events could not be judged, {unknown} of {num_blocks} "
-        "blocks are still unknown at the end, and which steps were open is not judged after the first of them",
+        f"{sum(lost for _, lost in gaps):,} events are missing in {places}: {unjudged:,} events could not be judged, "
+        f"{unknown} of {num_blocks} blocks are still unknown at the end, and which steps were open is not judged after "
+        "the first of them",
     )
 
 
 def _unclosed(trace: Frozen) -> tuple[str, ...]:
-    if trace.complete:
+    if trace.complete or trace.followed:
         return ()
     if trace.clean:
         return (f"{trace.torn:,} events behind the last one are missing: what is held there is not counted as leaked",)

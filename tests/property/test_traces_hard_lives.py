@@ -57,7 +57,8 @@ def live(path: Path, seed: int, told: Path) -> None:
     disk = Disk(rng, rng.choice((0.0, 0.0, 0.3, 0.7)))
     recorder = Recorder(
         path, pool=POOL, resume=True, sealing=rng.choice(("inline", "thread")), hot_rows=256, seal_rows=64,
-        seal_after_s=rng.choice((0.0, 0.0005)), max_batches=8, clock=clock, wall_clock=lambda: now[0], pwrite=disk.pwrite, **limits,
+        seal_after_s=rng.choice((0.0, 0.0005)), max_batches=8, clock=clock,
+        wall_clock=lambda: now[0], pwrite=disk.pwrite, **limits,
     )  # fmt: skip
     acknowledged, behind_drops, dropped = {}, [], False
     size = POOL.num_blocks

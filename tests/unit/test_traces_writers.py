@@ -1,0 +1,115 @@
+"""A trace that several writers went on with is judged and told as what each of them did, to its own pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvscope.engine.block_manager import BlockManager
+from kvscope.inspector.faults import FAULTS
+from kvscope.inspector.faults.plays import PLAYS
+from kvscope.inspector.findings import check
+from kvscope.inspector.lanes import Lane, lanes
+from kvscope.inspector.report import report
+from kvscope.inspector.runs import run_of, runs_of
+from kvscope.inspector.source import Names, frozen
+from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, reader
+from kvscope.traces.reader import SETTLED_ROWS, TraceReader
+
+PLAY = PLAYS["samples"]
+
+
+def written_again(memory: MemoryRecorder, path: Path, number: int) -> None:
+    """The events and facts of a run, with the next writer of a trace."""
+    pool = PoolFacts(memory.num_blocks, memory.block_size)
+    with Recorder(path, pool=pool, sealing="inline", resume=number > 0, record="sanitize") as sink:
+        start = sink.next_seq
+        for fact in memory.facts:
+            sink.fact(fact)
+        for seq, row in zip(memory.seqs.tolist(), memory.events, strict=True):
+            sink.step = int(row["step"])
+            names = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
+            at = sink.emit(**{name: int(row[name]) for name in names})
+            assert at == start + seq
+            if (detail := memory.detail(seq)) is not None:
+                sink.detail(at, detail)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MemoryRecorder]]:
+    """A clean run, one with a fault, and a clean one, of the same sequence ids under other names."""
+    path = tmp_path_factory.mktemp("writers") / "a.kvtrace"
+    runs = [PLAY.run(manager) for manager in (BlockManager, FAULTS["missing-copy"].manager(), BlockManager)]
+    for number, memory in enumerate(runs):
+        memory.fact({"type": "request", "request": 900 + number, "name": f"of-{number}", "seq_ids": [0]})
+        written_again(memory, path, number)
+    return path, runs
+
+
+def opened(path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> TraceReader:
+    monkeypatch.setattr(reader, "SETTLED_ROWS", limit)
+    trace = open_trace(path)
+    assert trace.long == (limit == 10)
+    return trace
+
+
+@pytest.mark.parametrize("limit", [SETTLED_ROWS, 10])
+def test_findings_are_those_of_the_faulty_run_alone(
+    three: tuple[Path, list[MemoryRecorder]], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, runs = three
+    trace, (_, alone, _) = opened(path, limit, monkeypatch), runs
+    start = len(runs[0].events) + 1
+    for replay in (False, True):
+        found, wanted = check(trace, replay=replay), check(alone, replay=replay)
+        assert wanted.findings
+        assert [(f.code, f.seq - start, f.block, f.gen, f.seq_id, f.others) for f in found.findings] == [
+            (f.code, f.seq, f.block, f.gen, f.seq_id, f.others) for f in wanted.findings
+        ]
+        assert [[(role, seq - start) for role, seq in f.related] for f in found.findings] == [
+            list(f.related) for f in wanted.findings
+        ]
+        (note,) = found.notes
+        assert note.startswith("another writer went on 2 times: ")
+
+
+def without_numbers(text: str, start: int) -> list[str]:
+    """The lines of a report that say no time, actor and place of the code; events are counted from `start`."""
+    kept = []
+    for line in text.splitlines():
+        if not any(word in line for word in ("t=+", "#0", "View", "http", "SUMMARY")):
+            words = line.partition(" actor ")[0].replace(",", " ,").split()
+            kept.append(" ".join(str(int(w) - start) if w.isdigit() and int(w) >= start else w for w in words))
+    return kept
+
+
+def test_a_report_says_nothing_of_what_the_writers_before_and_behind_did(
+    three: tuple[Path, list[MemoryRecorder]],
+) -> None:
+    path, runs = three
+    trace = open_trace(path)
+    start = len(runs[0].events) + 1
+    found, wanted = check(trace).findings[0], check(runs[1]).findings[0]
+    assert without_numbers(report(found, trace), start) == without_numbers(report(wanted, runs[1]), 0)
+
+
+@pytest.mark.parametrize("limit", [SETTLED_ROWS, 10])
+def test_every_writer_has_its_own_sequences_and_names(
+    three: tuple[Path, list[MemoryRecorder]], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, runs = three
+    trace = opened(path, limit, monkeypatch)
+
+    def told(lane: Lane) -> tuple[object, ...]:
+        return lane.seq_id, lane.name, lane.parent, lane.outcome, lane.prompt_tokens, lane.output_tokens, lane.max_held
+
+    assert [told(lane) for lane in lanes(trace)] == [told(lane) for memory in runs for lane in lanes(memory)]
+    assert [Names(run.facts)(0) for run in runs_of(frozen(trace))] == ["of-0", "of-1", "of-2"]
+    start = 0
+    for memory in runs:
+        for seq in (start, start + len(memory.events) - 1):
+            run = run_of(frozen(trace), seq)
+            np.testing.assert_array_equal(run.events["kind"], memory.events["kind"])
+        start += len(memory.events) + 1
