@@ -150,8 +150,24 @@ function drawStack(ctx, data, view, panel) {
       }
       ctx.closePath();
       ctx.fill();
+      if (data.meta.layers[k].hatched) hatch(ctx, view, panel);
     });
   }
+}
+
+// Stripes over the area of the current path, as Plotly's pictures have them.
+function hatch(ctx, view, panel) {
+  ctx.save();
+  ctx.clip();
+  ctx.strokeStyle = "rgba(0,0,0,0.4)";
+  ctx.lineWidth = 1.2;
+  ctx.beginPath();
+  for (let x = LEFT - panel.height; x < view.right; x += 8) {
+    ctx.moveTo(x, panel.top + panel.height);
+    ctx.lineTo(x + panel.height, panel.top);
+  }
+  ctx.stroke();
+  ctx.restore();
 }
 
 function drawCurve(ctx, data, view, panel) {

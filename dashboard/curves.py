@@ -53,7 +53,8 @@ def encode(
     wall_s = past["wall_s"]
     begin = float(wall_s[0]) if len(wall_s) else 0.0
     meta = {
-        "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour} for s in STATES],
+        "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour, "hatched": s.hatched}
+                   for s in STATES],
         "curves": [{"title": title.format(waste), "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
         "blocks": num_blocks, "height": height, "cursor": None if cursor_s is None else cursor_s - begin,
         "marks": [{"x": mark.wall_s - begin, "colour": mark.colour} for mark in marks],

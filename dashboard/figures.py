@@ -14,7 +14,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from kvscope.dashboard.layers import Stack, labels, stack_of
-from kvscope.dashboard.palette import BLUE, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
+from kvscope.dashboard.palette import BLUE, BY_NAME, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
 from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
@@ -141,9 +141,13 @@ def small_multiple(
 
 
 def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None = None) -> go.Figure:
-    """The slots of held blocks over time: filled below, empty above."""
-    filled = np.minimum(series.filled_slots, series.held_slots)
-    curves = (("filled", filled, BLUE), ("empty", series.held_slots - filled, PURPLE))
+    """The slots of blocks in use over time: lost ones at the bottom, filled ones, empty ones on top."""
+    reached = series.held_slots - series.lost_slots
+    filled = np.minimum(series.filled_slots, reached)
+    curves = [("filled", filled, BLUE), ("empty", reached - filled, PURPLE)]
+    lost = BY_NAME["lost"]
+    if series.lost.any():
+        curves.insert(0, (lost.label, series.lost_slots, lost.colour))
     rows = shown_rows(series, axis, [curve for _, curve, _ in curves])
     x = axis_values(series, axis)[rows]
     figure = _figure(
@@ -151,6 +155,7 @@ def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None 
             go.Scatter(
                 x=x, y=curve[rows], name=name, stackgroup="held", mode="lines", fillcolor=colour,
                 line={"width": 0, "color": colour, "shape": "hv"}, hovertemplate=f"%{{y:,}} {name}<extra></extra>",
+                fillpattern=hatch(colour) if name == lost.label else None,
             )
             for name, curve, colour in curves
         ],

@@ -7,7 +7,7 @@ import streamlit as st
 
 from kvscope.dashboard.answers import findings_so_far, names_of, pool_at, tables_of
 from kvscope.dashboard.markup import plain
-from kvscope.dashboard.numbers import count_text
+from kvscope.dashboard.numbers import count_text, plural
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import go
 from kvscope.inspector.story import missing
@@ -52,11 +52,14 @@ def first_finding(view: TraceView) -> None:
 def leak_text(view: TraceView) -> str:
     """Is it a leak? In one sentence; of a run that goes on nothing can be said."""
     if view.live:
-        return ""
+        lost = pool_at(view, view.last_seq).num_lost
+        return f"So far {plural(lost, 'block is', 'blocks are')} lost: held by nobody, and not free." if lost else ""
     leaks = [f for f in findings_so_far(view) or () if f.code == LEAK]
     if leaks:
         blocks = len({f.block for f in leaks})
-        return f"Is it a leak? Yes: {count_text(blocks)} {'block' if blocks == 1 else 'blocks'} will never come back."
+        return f"Is it a leak? Yes: {plural(blocks, 'block')} will never come back."
+    if lost := pool_at(view, view.last_seq).num_lost:
+        return f"Is it a leak? Yes: {plural(lost, 'block is', 'blocks are')} held by nobody, and not free."
     holders = tables_of(view, view.last_seq)
     if not holders:
         held = int(np.count_nonzero(pool_at(view, view.last_seq).ref))

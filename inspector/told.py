@@ -11,7 +11,7 @@ from kvscope.inspector.spans import benefit_ratio, block_times, model_facts, seq
 from kvscope.traces.losses import Losses
 from kvscope.traces.schema import Kind, Reason
 
-COUNT_NAMES = ("private", "shared", "in_transit", "cached", "quarantined", "free")
+COUNT_NAMES = ("private", "shared", "in_transit", "lost", "cached", "quarantined", "free")
 RATIO_NAMES = ("tail_waste", "sharing_factor", "utilization", "pool_utilization")
 
 Spread = dict[str, float | int | None]

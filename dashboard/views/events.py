@@ -10,10 +10,9 @@ import streamlit as st
 from kvscope.dashboard import markup
 from kvscope.dashboard.answers import names_of, pool_at
 from kvscope.dashboard.component import event_list
-from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView, row_at
-from kvscope.dashboard.palette import STATES
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.stats import LOST, state_cells
 from kvscope.dashboard.views import blocks
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.biography import kind_words
@@ -31,7 +30,7 @@ def render(view: TraceView, place: Place) -> None:
     with right:
         counts = pool_at(view, place.seq).counts
         st.markdown("**The pool at this event**")
-        st.html(markup.stats((s.label.capitalize(), count_text(counts[s.name]), s.letter, s.meaning) for s in STATES))
+        st.html(markup.stats(state_cells(counts, view.num_blocks), alarm=LOST if counts["lost"] else ""))
         blocks.draw(view, place, "state")
 
 

@@ -23,7 +23,7 @@ from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_t
 from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
 from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
-from kvscope.dashboard.stats import waste_title
+from kvscope.dashboard.stats import LOST, Cell, lost_cells, waste_title
 from kvscope.errors import KVScopeError
 from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
@@ -168,7 +168,7 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
                      icon=":material/warning:")  # fmt: skip
     with banner:
         verdict.first_finding(view)
-    st.html(markup.stats(shown.cells))
+    st.html(markup.stats(shown.cells, alarm=LOST))
     left, right = st.columns([11, 10], gap="medium")
     with left:
         found = findings_so_far(view) or ()
@@ -212,7 +212,7 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
     return [
         _held(int(held), now.num_blocks),
-        ("Free", count_text(int(m.now("free") or 0)), "blocks", "Blocks on the free list."),
+        *_free_or_lost(int(m.now("free") or 0), int(m.now("lost_blocks") or 0), now.block_bytes),
         ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
@@ -224,7 +224,13 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
 
 def _held(held: int, blocks: int) -> tuple[str, str, str, str]:
     share = held / blocks if blocks else 0.0
-    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", "Blocks that tables or leases hold.")
+    said = "Blocks in use: tables or leases hold them, or they are lost."
+    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", said)
+
+
+def _free_or_lost(free: int, lost: int, block_bytes: int) -> tuple[Cell, ...]:
+    """What is lost takes the place of what is free, which the map's legend tells as well: the row stays one row."""
+    return lost_cells(lost, block_bytes) or (("Free", count_text(free), "blocks", "Blocks on the free list."),)
 
 
 @st.cache_resource(max_entries=3, show_spinner=False)
@@ -261,7 +267,7 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
     since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
     return [
         _held(int(series.held_blocks[row]), int(series.blocks[row])),
-        ("Free", count_text(int(series.free[row])), "blocks", "Blocks on the free list."),
+        *_free_or_lost(int(series.free[row]), int(series.lost_blocks[row]), view.block_bytes),
         ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(saved), size, "Table entries less distinct blocks: blocks saved by sharing."),

@@ -588,7 +588,7 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
     words = " ".join(note["text"] for note in picture["layout"].get("annotations", ()))
     bars = [figure for figure in shown if figure["layout"].get("barmode") == "stack"]
     if name == "leak":
-        assert hatched == ["lost: held by nobody"]
+        assert hatched == ["lost"]
         assert areas[hatched[0]][-1] == measured.lost_blocks[-1] == 24
         assert "24 blocks held by nobody" in words
     elif name == "fragmentation":
@@ -607,6 +607,25 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
         assert used["reserved"] < 0.25 < 0.9 < used["paged"]
         assert hatched == (["reserved and empty"] if name == "reserved" else [])
     assert len(bars) == (name in ("reserved", "paged"))
+
+
+def test_a_leak_is_seen_as_such_on_every_page(open_app: Open) -> None:
+    """Lost blocks are neither private nor held by whoever took them: they stand out, with their number."""
+    leak, seq = SAMPLES / "leak.kvpack", 14000
+    trace = open_trace(leak)
+    state, lost = state_at(trace, seq), int(series(trace).lost_blocks[seq])
+    for page in ("blocks", "live", "waste", "events"):
+        app = open_app(leak, page=page, seq=str(seq))
+        assert _stat(app, "Lost") == str(lost) == str(state.num_lost)
+        assert 'class="kv-alarm" title' in _html(app).split('data-stat="Lost"')[0].rsplit("<div", 1)[1]
+    app = open_app(leak, page="waste", seq=str(seq))
+    assert {t["name"] for t in _figure(app)["data"]} == {"lost", "filled", "empty"}
+    assert app.dataframe[0].value["sequence"][0] == "nobody: lost"
+    assert int(app.dataframe[0].value["blocks"][0]) == lost
+    block = int(np.flatnonzero(state.state == BlockState.LOST)[0])
+    app = open_app(leak, page="blocks", seq=str(seq), block=str(block))
+    assert ">lost</i>" in _html(app)
+    assert any(m.value.startswith("Held by nobody any more: taken by ") for m in app.markdown)
 
 
 def test_a_leak_is_no_sharing(open_app: Open) -> None:
