@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from kvscope.dashboard.palette import FREE_FILL, GREEN, ORANGE, PURPLE, STATES
 
+LAYERS = sorted(STATES, key=lambda state: not state.hatched)  # from the bottom: what is lost, for it only grows
 HEIGHT = 470  # CSS pixels
 # Measure, title, unit (which says how it is written), colour.
 CURVES: tuple[tuple[str, str, str, str], ...] = (
@@ -54,7 +55,7 @@ def encode(
     begin = float(wall_s[0]) if len(wall_s) else 0.0
     meta = {
         "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour, "hatched": s.hatched}
-                   for s in STATES],
+                   for s in LAYERS],
         "curves": [{"title": title.format(waste), "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
         "blocks": num_blocks, "height": height, "cursor": None if cursor_s is None else cursor_s - begin,
         "marks": [{"x": mark.wall_s - begin, "colour": mark.colour} for mark in marks],
@@ -62,7 +63,7 @@ def encode(
     }  # fmt: skip
     text = json.dumps(meta, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
-    names = [s.name for s in STATES] + [name for name, *_ in CURVES]
+    names = [s.name for s in LAYERS] + [name for name, *_ in CURVES]
     parts = [np.array([len(wall_s), len(text)], dtype="<u4").tobytes(), text, (wall_s - begin).astype("<f4").tobytes()]
     parts += [np.asarray(past[name], dtype="<f4").tobytes() for name in names]
     body = b"".join(parts)

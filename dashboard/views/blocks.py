@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvscope.dashboard import canvas, markup, story
+from kvscope.dashboard import canvas, choices, markup, story
 from kvscope.dashboard.answers import findings_so_far, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.opened import TraceView
@@ -20,8 +20,8 @@ def render(view: TraceView, place: Place) -> None:
     st.html(markup.stats(state_cells(counts, view.num_blocks), alarm=LOST if counts["lost"] else ""))
     left, right = st.columns([3, 2], gap="large")
     with left:
-        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
-                                    key="map_mode", required=True)  # fmt: skip
+        chosen = choices.one("colour", list(_MODES), "state", key="map_mode", what="Colour by")
+        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, required=True, **chosen)
         draw(view, place, mode or "state")
     with right:
         if place.block < 0:

@@ -19,7 +19,7 @@ from kvscope.dashboard.answers import (
     summarised,
     whole,
 )
-from kvscope.dashboard.figures import AXES, Mark
+from kvscope.dashboard.figures import Mark
 from kvscope.dashboard.layers import Stack, stack_of
 from kvscope.dashboard.numbers import ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -50,10 +50,8 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**The pool at this event, side by side**: the free blocks lie in holes, of so many blocks")
         plots.show(figures_more.strip(pool_at(view, place.seq).state == BlockState.FREE), key="strip", bar=False,
                    alt="The pool side by side at this event: held pieces, and the holes between them")  # fmt: skip
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        said = _stack((view.id, whole(view)), view).said
-        st.markdown("**The pool over time**" + (f": {said}" if said else ""), width="content")
-        axis = axis_choice("axis")
+    said, axis = _stack((view.id, whole(view)), view).said, place.axis
+    st.markdown("**The pool over time**" + (f": {said}" if said else ""))
     found = findings_so_far(view)
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
     left, right = _beside(view)
@@ -118,13 +116,6 @@ def _pair(view: TraceView) -> None:
 def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:
     """The same picture with the chosen event as a line; the cached one stays as it is."""
     return plots.with_line(picture, figures.cursor_x(measured(view), axis, place.seq))
-
-
-def axis_choice(key: str) -> str:
-    """The switch between an event, a step and a time axis."""
-    chosen = st.segmented_control("Time axis", list(AXES), default="event", key=key, required=True,
-                                  label_visibility="collapsed")  # fmt: skip
-    return chosen or "event"
 
 
 _SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (

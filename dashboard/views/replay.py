@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import streamlit as st
 
-from kvscope.dashboard import canvas, curves, markup, story, verdict
+from kvscope.dashboard import canvas, choices, curves, markup, story, verdict
 from kvscope.dashboard.answers import findings_so_far, measured, pool_at
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.component import curves as curves_element
@@ -69,8 +69,9 @@ def render(view: TraceView, place: Place) -> None:
     moves = bool(st.session_state.get("playing"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _buttons(view, place, moves)
-        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
-                                    key="live_mode", required=True, label_visibility="collapsed")  # fmt: skip
+        chosen = choices.one("colour", list(_MODES), "state", key="live_mode", what="Colour by")
+        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, required=True,
+                                    label_visibility="collapsed", **chosen)  # fmt: skip
     every = (EVERY_LARGE_S if view.num_blocks > LARGE else EVERY_S) if moves else EVERY_PAUSED_S if view.live else None
     st.fragment(_panel, run_every=every)(view, place, moves, mode or "state")
     if place.block >= 0:
@@ -89,10 +90,9 @@ def _buttons(view: TraceView, place: Place, moves: bool) -> None:
     st.button(label, icon=icon, key="play", shortcut="P", type="secondary" if moves else "primary",
               on_click=_play, args=(view, place, not moves))  # fmt: skip
     if not view.live:
-        speed = st.session_state.get("speed", 100)
-        st.session_state["speed"] = speed
-        st.selectbox("Speed", SPEEDS, key="speed", format_func=lambda n: f"{n:,} events/s", width=180,
-                     label_visibility="collapsed", on_change=_restart, args=(view,))  # fmt: skip
+        chosen = choices.one("speed", SPEEDS, 100, key="speed", what="Speed")
+        st.selectbox("Speed", SPEEDS, format_func=lambda n: f"{n:,} events/s", width=180, key="speed",
+                     label_visibility="collapsed", on_change=_restart, args=(view, chosen))  # fmt: skip
 
 
 def _play(view: TraceView, place: Place, wanted: bool) -> None:
@@ -105,8 +105,9 @@ def _play(view: TraceView, place: Place, wanted: bool) -> None:
     state["play_from"] = None if view.live or not wanted else (time.monotonic(), at)
 
 
-def _restart(view: TraceView) -> None:
+def _restart(view: TraceView, chosen: dict[str, Any]) -> None:
     """Another speed: go on from here."""
+    chosen["on_change"](*chosen["args"])
     state = st.session_state
     if state.get("playing") and state.get("play_from"):
         state["play_from"] = (time.monotonic(), min(state.get("live_seq", 0), view.last_seq))

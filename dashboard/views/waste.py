@@ -14,7 +14,6 @@ from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.dashboard.stats import LOST, Cell, lost_cells
 from kvscope.dashboard.verdict import leak_text
-from kvscope.dashboard.views.overview import axis_choice
 from kvscope.dashboard.views.sharing import nothing_held
 from kvscope.inspector.state import PoolState, longest_free
 
@@ -34,16 +33,14 @@ def render(view: TraceView, place: Place) -> None:
         *_holes(facts, state),
         ("Cached", count_text(state.num_cached), "blocks", "Held by nobody, kept for prompts."),
     )  # fmt: skip
-    st.html(markup.stats(cells, alarm=LOST if state.num_lost else ""))
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        gone = ", what is lost" if measured(view).lost_blocks.any() else ""
-        st.markdown(f"**Memory in use: what is filled, what is empty{gone} (slots)**", width="content")
-        axis = axis_choice("waste_axis")
-    figure = figures.filled_and_empty(measured(view), axis, cursor=place.seq)
+    st.html(markup.stats(cells, alarm=LOST))
+    gone = ", what is lost" if measured(view).lost_blocks.any() else ""
+    st.markdown(f"**Memory in use: what is filled, what is empty{gone} (slots)**")
+    figure = figures.filled_and_empty(measured(view), place.axis, cursor=place.seq)
     plots.show(figure, key="filled", alt=f"Slots in use over time: filled, empty{gone}", tall=True)
     if facts["holes"] and not view.on_demand:
         st.markdown("**Free memory in pieces: external fragmentation**")
-        figure = figures_more.fragmentation(holes_of(view), measured(view), axis, place.seq)
+        figure = figures_more.fragmentation(holes_of(view), measured(view), place.axis, place.seq)
         plots.show(figure, key="holes", alt="External fragmentation over time")
     st.caption(leak_text(view) if not view.live else "Leaks are looked for once the trace is closed.")
     _who(view, place, state)

@@ -22,6 +22,7 @@ from kvscope.inspector.measures import series, summary
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import BlockState, holders, state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, TraceReader, open_trace
+from kvscope.traces import reader as trace_reader
 
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
 
@@ -663,6 +664,131 @@ def test_long_traces_do_not_wait_for_the_check(
     assert not app.exception
     app = open_app(toy_traces["missing-copy"])  # the overview runs it after everything else is drawn
     assert _stat(app, "Findings") == str(len(check(open_trace(toy_traces["missing-copy"])).findings))
+
+
+CHOICES = (  # page, parameter, a value, the widget that it sets, what that then is
+    ("blocks", "colour", "owner", ("button_group", "map_mode"), "owner"),
+    ("live", "colour", "age", ("button_group", "live_mode"), "age"),
+    ("live", "speed", "500", ("selectbox", "speed"), 500),
+    ("overview", "axis", "time", ("button_group", "axis"), "time"),
+    ("waste", "axis", "step", ("button_group", "axis"), "step"),
+    ("events", "kinds", "hit,write", ("multiselect", "event_kinds"), ["hit", "write"]),
+    ("whatif", "sizes", "8,32", ("button_group", "sizes"), [8, 32]),
+    ("whatif", "sizes", "none", ("button_group", "sizes"), []),
+    ("whatif", "pool", "0.5", ("select_slider", "pool_times"), 0.5),
+    ("whatif", "reserving", "off", ("toggle", "reserving"), False),
+    ("whatif", "sharing", "off", ("toggle", "sharing"), False),
+)  # fmt: skip
+
+
+class TestChoices:
+    """What is chosen on a page is in its address, and an address makes that choice."""
+
+    @pytest.mark.parametrize(("page", "name", "said", "widget", "value"), CHOICES)
+    def test_a_link_reproduces_what_is_chosen(
+        self, open_app: Open, toy_traces: dict[str, Path], page: str, name: str, said: str, widget: Any, value: Any
+    ) -> None:
+        kind, key = widget
+        app = open_app(toy_traces["clean"], page=page)
+        assert name not in app.query_params  # the default is left out
+        usual = getattr(app, kind)(key=key).value
+        getattr(app, kind)(key=key).set_value(value).run()
+        assert _link(app, name) == said
+        again = open_app(toy_traces["clean"], page=page, **{name: said})
+        assert getattr(again, kind)(key=key).value == value
+        assert _link(again, name) == said
+        assert not again.warning
+        getattr(again, kind)(key=key).set_value(usual).run()
+        assert name not in again.query_params
+
+    @pytest.mark.parametrize(("page", "name"), sorted({(page, name) for page, name, *_ in CHOICES}))
+    def test_what_a_page_does_not_have_is_said_in_a_line(
+        self, open_app: Open, toy_traces: dict[str, Path], page: str, name: str
+    ) -> None:
+        app = open_app(toy_traces["clean"], page=page, **{name: "no such *thing*"})
+        (said,) = [w.value for w in app.warning if "was asked for, which is not one of" in w.value]
+        assert plain("'no such *thing*'") in said
+        assert "\n" not in said
+        assert name not in app.query_params
+        assert not app.exception
+        app.run()
+        assert name not in app.query_params
+
+    def test_it_stays_when_the_visitor_goes_elsewhere_and_comes_back(
+        self, open_app: Open, toy_traces: dict[str, Path]
+    ) -> None:
+        app = open_app(toy_traces["clean"], page="blocks", colour="owner", seq="600")
+        app.query_params["page"] = "live"
+        app.run()
+        assert "colour" not in app.query_params  # a refresh cannot ask for every owner
+        assert not app.warning
+        app.query_params["page"] = "blocks"
+        app.run()
+        assert _link(app, "colour") == "owner"
+        assert app.button_group(key="map_mode").value == "owner"
+
+    def test_an_address_that_is_late_undoes_no_choice(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(toy_traces["clean"], page="blocks", colour="owner")
+        app.query_params["colour"] = "owner"
+        app.button_group(key="map_mode").set_value("age").run()
+        assert _link(app, "colour") == "age"
+        app.query_params["colour"] = "owner"  # the next message left before the browser heard of it
+        app.run()
+        assert _link(app, "colour") == "age"
+
+    def test_a_part_of_many_lanes_and_one_of_several_runs(self, open_app: Open, tmp_path: Path) -> None:
+        app = open_app(SAMPLES, page="requests", trace="leak", part="7")
+        assert "part" not in app.query_params  # it has one
+        for name in ("a", "b"):
+            suite = f'<testsuite name="{name}" tests="1"><testcase name="t"/></testsuite>'
+            (tmp_path / f"{name}.xml").write_text(suite)
+        app = open_app(SAMPLES, page="runs", start=("--results", str(tmp_path)))
+        first, second = app.selectbox(key="property_run").options
+        app.selectbox(key="property_run").select_index(1).run()
+        again = open_app(SAMPLES, page="runs", start=("--results", str(tmp_path)), run=_link(app, "run"))
+        assert again.selectbox(key="property_run").index == 1
+        assert first != second
+
+
+class TestSlider:
+    """Time goes by events, steps or seconds: the slider and the pictures alike."""
+
+    def test_by_step(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        trace = open_trace(toy_traces["clean"])
+        steps, seq = trace.events["step"], _middle(trace)
+        app = open_app(toy_traces["clean"], page="overview", seq=str(seq), axis="step")
+        slider = app.slider(key="step_slide")
+        assert (slider.min, slider.max, slider.value) == (0, steps.max(), steps[trace.seqs == seq][0])
+        assert _figure(app)["layout"]["xaxis"]["title"]["text"] == "step"
+        slider.set_value(3).run()
+        assert _link(app, "seq") == str(trace.seqs[steps == 3].max())
+        assert _link(app, "axis") == "step"
+
+    def test_by_time(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        trace = open_trace(toy_traces["clean"])
+        t_s = (trace.events["t_ns"] - trace.events["t_ns"][0]) * 1e-9
+        app = open_app(toy_traces["clean"], page="waste", seq=str(_middle(trace)), axis="time")
+        slider = app.slider(key="time_slide")
+        assert slider.max == pytest.approx(t_s[-1])
+        wanted = float(t_s[-1] * 0.3)
+        slider.set_value(wanted).run()
+        there = int(_link(app, "seq"))
+        assert there == int(trace.seqs[t_s <= wanted][-1])
+        now = app.slider(key="time_slide").value
+        app.slider(key="time_slide").set_value(now + 1e-9).run()  # however far the next event is, it moves on
+        assert int(_link(app, "seq")) > there
+
+    def test_a_long_trace_goes_by_steps_and_time_too(
+        self, open_app: Open, toy_traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(trace_reader, "SETTLED_ROWS", 0)
+        trace = open_trace(toy_traces["clean"])
+        steps = open_trace(toy_traces["clean"]).columns(("step",))["step"]
+        for name, page in (("step", "blocks"), ("time", "events")):
+            app = open_app(toy_traces["clean"], page=page, seq="0", axis=name)
+            slider = app.slider(key=f"{name}_slide")
+            slider.set_value(3 if name == "step" else slider.max).run()
+            assert _link(app, "seq") == str(int(np.flatnonzero(steps == 3)[-1]) if name == "step" else trace.rows - 1)
 
 
 class TestAddress:
