@@ -358,7 +358,7 @@ def test_a_link_reproduces_the_view(watched: Any) -> None:
     assert watched.page.url == link
 
 
-def test_choices_are_in_the_address_and_back_undoes_them(watched: Any) -> None:
+def test_choices_are_in_the_address_and_outlive_a_reload(watched: Any) -> None:
     watched.open(page="blocks", trace="clean", seq=600)
     watched.page.locator(".st-key-map_mode").get_by_text("Owner").click()
     watched.page.wait_for_url("**colour=owner**")
@@ -370,13 +370,16 @@ def test_choices_are_in_the_address_and_back_undoes_them(watched: Any) -> None:
     watched.page.wait_for_url(lambda url: "seq=600" not in url)
     expect(slider).to_have_value(str(before + 1))
     watched.page.locator(".st-key-axis").get_by_text("time", exact=True).click()
+    watched.page.wait_for_url("**axis=time**")
     slider = watched.page.locator(".st-key-time_slide").get_by_role("slider")
-    there = watched.page.url
     for _ in range(3):
-        slider.press("ArrowRight")
-        watched.page.wait_for_url(lambda url, before=there: url != before)
-        there = watched.page.url
         watched.settle()
+        before_s, before = float(slider.input_value()), watched.page.url
+        slider.press("ArrowRight")
+        watched.page.wait_for_url(lambda url, before=before: url != before)
+        assert float(slider.input_value()) >= before_s
+    watched.settle()
+    there = watched.page.url
     watched.page.reload()
     watched.settle()
     assert watched.page.url == there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 from kvscope.dashboard.launch import APP
 from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
+from kvscope.dashboard.sidebar import GONE
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import series, summary
@@ -664,6 +666,63 @@ def test_long_traces_do_not_wait_for_the_check(
     assert not app.exception
     app = open_app(toy_traces["missing-copy"])  # the overview runs it after everything else is drawn
     assert _stat(app, "Findings") == str(len(check(open_trace(toy_traces["missing-copy"])).findings))
+
+
+class TestWriter:
+    """Who writes a trace is asked of its lock, which ends with the process."""
+
+    @pytest.mark.parametrize("end", ["killed", "closed"])
+    def test_one_that_has_ended_is_said_at_once(self, open_app: Open, tmp_path: Path, end: str) -> None:
+        path = tmp_path / "live.kvtrace"
+        code = (
+            "import sys; from kvscope.traces import Kind, PoolFacts, Recorder\n"
+            "with Recorder(sys.argv[1], pool=PoolFacts(4, 4)) as sink:\n"
+            "    sink.emit(Kind.POOL, aux=4); print(flush=True); sys.stdin.readline()"
+        )
+        writer = subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            app = open_app(path, page="overview", seq="0")
+            assert [i.value for i in app.sidebar.info] == ["Being written right now"]
+            if end == "killed":
+                writer.kill()
+                writer.wait(60)
+            else:
+                writer.communicate("\n", timeout=60)
+            told = AppTest.from_function(_the_writer, kwargs={"path": str(path)}).run()
+            assert [*(w.value for w in told.warning), *(i.value for i in told.info)] == [
+                GONE if end == "killed" else "Its writer has closed it"
+            ]
+        finally:
+            writer.kill()
+            writer.wait(60)
+
+    def test_a_trace_that_is_shown_is_not_announced(
+        self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """Neither the one that is waited for nor one that is written anew."""
+        path = tmp_path / "run.kvtrace"
+        shutil.copytree(toy_traces["clean"], path)
+        shutil.copy(SAMPLES / "healthy.kvpack", tmp_path)
+        app = open_app(tmp_path, trace="run")
+        (path / "manifest.json").rename(tmp_path / "aside")
+        app.run()
+        (tmp_path / "aside").rename(path / "manifest.json")
+        assert not app.run().toast
+        assert app.selectbox(key="trace_box").value == "run"
+
+
+def _the_writer(path: str) -> None:
+    """What the sidebar says of it at its next refresh."""
+    from pathlib import Path
+    from types import SimpleNamespace
+
+    from kvscope.dashboard.sidebar import _live
+
+    _live(SimpleNamespace(path=Path(path)))  # type: ignore[arg-type]
 
 
 CHOICES = (  # page, parameter, a value, the widget that it sets, what that then is
