@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kvscope.dashboard.palette import BY_LETTER, FINDING, SEQUENTIAL, SEVERAL, STATES, WRITING, sequence_colour
 from kvscope.inspector.state import STATE_NAMES, URGENCY, BlockState, PoolState
+from kvscope.inspector.units import counted
 
 MODES = ("state", "refcount", "age", "owner")
 MAX_CELLS = 1 << 17
@@ -234,7 +235,7 @@ def colouring(
 def alt_text(state: PoolState) -> str:
     """The map in a sentence, for those who cannot see it."""
     parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in state.counts.items() if count)
-    return f"Map of {state.num_blocks} blocks at event {state.seq}: {parts}"
+    return f"Map of {counted(state.num_blocks, 'block')} at event {state.seq}: {parts}"
 
 
 def _by_state(letter: Bytes) -> Colouring:

@@ -54,7 +54,8 @@ function said(value, unit) {
   if (Number.isNaN(value)) return "–";
   if (unit === "%") return `${(100 * value).toFixed(1)} %`;
   if (unit === "×") return `${value.toFixed(2)} ×`;
-  return `${Math.round(value).toLocaleString("en-US")} ${unit}`;
+  const count = Math.round(value);
+  return `${count.toLocaleString("en-US")} ${count === 1 ? unit.replace(/s$/, "") : unit}`;
 }
 
 function tick(value, unit) {

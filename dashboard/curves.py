@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.dashboard.palette import FREE_FILL, GREEN, ORANGE, PURPLE, STATES
+from kvscope.inspector.units import counted
 
 LAYERS = sorted(STATES, key=lambda state: not state.hatched)  # from the bottom: what is lost, for it only grows
 HEIGHT = 470  # CSS pixels
@@ -78,4 +79,5 @@ def alt_text(past: Mapping[str, npt.NDArray[Any]], num_blocks: int) -> str:
     seconds = float(np.nanmax(past["wall_s"]) - past["wall_s"][0])
     gaps = int(np.count_nonzero(np.isnan(past["seq"])))
     runs = f" and {gaps + 1} runs" if gaps else ""
-    return f"A pool of {num_blocks} blocks over {seconds:.3g} s{runs}, sharing and waste below it; at the end {last}"
+    pool = f"A pool of {counted(num_blocks, 'block')} over {seconds:.3g} s{runs}"
+    return f"{pool}, sharing and waste below it; at the end {last}"

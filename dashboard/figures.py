@@ -278,7 +278,7 @@ def _held_line(lanes: Sequence[Lane], series: Series, axis: str, start_ns: int) 
         said += [*lane.held[keep].tolist(), None]
     return go.Scatter(
         x=x, y=y, customdata=said, mode="lines", name=f"blocks held (up to {most})", connectgaps=False,
-        line={"color": MUTED, "width": 1.4, "shape": "hv"}, hovertemplate="%{customdata} blocks held<extra></extra>",
+        line={"color": MUTED, "width": 1.4, "shape": "hv"}, hovertemplate="blocks held: %{customdata}<extra></extra>",
     )  # fmt: skip
 
 

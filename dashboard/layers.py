@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.dashboard.numbers import plural
 from kvscope.dashboard.palette import BLUE, BY_NAME, FREE_FILL, PURPLE, STATES, ink_on
 from kvscope.inspector.holes import Holes
 from kvscope.inspector.measures import Series
+from kvscope.inspector.units import counted
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def _others(series: Series, *, but: Sequence[str]) -> list[Layer]:
 
 def _lost(series: Series) -> Stack:
     count, most = int(series.lost_blocks[-1]), int(series.lost_blocks.max())
-    gone = replace(_state(series, "lost"), label=f"{plural(most, 'block')} held by nobody")
-    said = f"the red grows to {plural(count, 'block')} that never come back, for no sequence holds them" if count else (
-        f"the red are lost blocks, {plural(most, 'block')} at the most, which came back late"
-    )  # fmt: skip
+    gone = replace(_state(series, "lost"), label=f"{counted(most, 'block')} held by nobody")
+    said = f"the red are lost blocks, {counted(most, 'block')} at the most, which came back late"
+    if count:
+        said = f"the red grows to {counted(count, 'block')} that never come back, for no sequence holds them"
     return Stack([gone, *_others(series, but=("lost",))], said)
 
 

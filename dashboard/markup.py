@@ -104,12 +104,22 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
     for label, value, small, said in cells:
         marks = ["kv-alarm"] * (label == alarm) + ["kv-long"] * (len(value) > LONG_VALUE)
         mark = f' class="{" ".join(marks)}"' if marks else ""
+        small = _singular(small) if value == "1" else small
         after = f"<small>{escape(small)}</small>" if small else ""
         shown.append(
             f'<div{mark} title="{escape(said, quote=True)}" data-stat="{escape(label, quote=True)}">'
             f"<dt>{escape(label)}</dt><dd><span>{escape(value)}</span>{after}</dd></div>"
         )
     return f'<dl class="kv-stats">{"".join(shown)}</dl>'
+
+
+_UNITS = ("blocks", "slots", "tokens", "events", "sequences", "steps", "requests")
+
+
+def _singular(unit: str) -> str:
+    """`block` for a unit of `blocks`; what is no unit as it is."""
+    first, rest = unit.split(" ", 1)[0], unit.partition(" ")[2]
+    return " ".join([first.removesuffix("s"), *([rest] if rest else [])]) if first in _UNITS else unit
 
 
 def pill(kind: str, said: str) -> str:

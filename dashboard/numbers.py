@@ -10,11 +10,6 @@ def count_text(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
-    """`1 block`, `2 blocks`, `12,345 blocks`; `many` where it is not the noun with an s."""
-    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
-
-
 def ratio_text(value: float | None) -> str:
     """84.3 %"""
     return ABSENT if value is None else f"{100 * value:.1f} %"

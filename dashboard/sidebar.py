@@ -15,6 +15,7 @@ from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import Start, TraceView
 from kvscope.dashboard.place import go, move
 from kvscope.inspector.spans import model_facts
+from kvscope.inspector.units import counted
 from kvscope.traces.folder import is_written
 from kvscope.traces.losses import Losses
 
@@ -92,7 +93,9 @@ def _choose() -> None:
 def _health(view: TraceView) -> None:
     """A banner for every warning; dropped events are an error, for what is shown is then not the whole story."""
     if view.dropped:
-        st.error(f"{count_text(view.dropped)} events were dropped while recording", icon=":material/warning:")
+        st.error(
+            f"{counted(view.dropped, 'event was', 'events were')} dropped while recording", icon=":material/warning:"
+        )
     if any(losses := Losses.of(view.reader)):
         st.error(f"{losses} could not be written while recording", icon=":material/warning:")
     if view.live:
@@ -105,7 +108,7 @@ def _health(view: TraceView) -> None:
     for warning in shown[:MAX_WARNINGS]:
         st.warning(plain(warning), icon=":material/warning:")
     if len(shown) > MAX_WARNINGS:
-        st.caption(f"and {len(shown) - MAX_WARNINGS} more warnings")
+        st.caption(f"and {counted(len(shown) - MAX_WARNINGS, 'more warning')}")
 
 
 def _live(view: TraceView) -> None:
@@ -131,8 +134,8 @@ def _geometry(view: TraceView) -> None:
     pool = bytes_text(view.num_blocks * view.block_bytes) if view.block_bytes else "size not recorded"
     rows = [
         ("model", str(model_facts(view).get("name") or "not recorded")),
-        ("pool", f"{count_text(view.num_blocks)} blocks, {pool}"),
-        ("block", f"{view.block_size} slots" + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
+        ("pool", f"{counted(view.num_blocks, 'block')}, {pool}"),
+        ("block", counted(view.block_size, "slot") + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
     ]
     if not view.live:
         newest = view.events[-STEPS_AMONG:]

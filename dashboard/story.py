@@ -14,6 +14,7 @@ from kvscope.dashboard.place import Place, go
 from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writers
 from kvscope.inspector.source import Names, rows_until, rows_with
 from kvscope.inspector.state import BlockState, Holder, holders
+from kvscope.inspector.units import counted
 
 RECENT = 12
 MOST_HOLDERS = 6
@@ -44,7 +45,7 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
         return
     names = names_of(view)
     filled = f"{int(state.fill[block])} of {view.block_size} slots filled"
-    many = "1 life" if len(lives) == 1 else f"{len(lives)} lives"
+    many = counted(len(lives), "life", "lives")
     said = [f"ref {int(state.ref[block])}", filled, many]
     if state.published[block]:
         said.append("in the prefix index")

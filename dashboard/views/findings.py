@@ -10,7 +10,7 @@ import streamlit as st
 from kvscope.dashboard import markup
 from kvscope.dashboard.answers import checked, findings_so_far, names_of
 from kvscope.dashboard.component import event_list, finding_lanes
-from kvscope.dashboard.numbers import count_text, plural
+from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import sequence_colour
 from kvscope.dashboard.place import Place, go
@@ -21,6 +21,7 @@ from kvscope.inspector.link import url
 from kvscope.inspector.report import report
 from kvscope.inspector.source import frozen
 from kvscope.inspector.story import Story, tell
+from kvscope.inspector.units import counted
 
 MAX_REPORTS = 20
 _AGAIN_S = 2.0
@@ -123,12 +124,12 @@ def lane_data(told: Interleaving) -> dict[str, Any]:
     lanes = [
         {"name": lane.name, "by": ", ".join(lane.actors), "colour": sequence_colour(lane.seq_id)} for lane in told.lanes
     ]
-    alt = f"{plural(len(told.links), 'event')} in {plural(len(lanes), 'lane')}, in the order in which they happened"
+    alt = f"{counted(len(told.links), 'event')} in {counted(len(lanes), 'lane')}, in the order in which they happened"
     return {"alt": alt, "lanes": lanes, "rows": rows}
 
 
 def _between(events: int) -> str:
-    return f"{plural(events, 'event')} later" if events > 0 else ""
+    return f"{counted(events, 'event')} later" if events > 0 else ""
 
 
 def _text(story: Story, view: TraceView) -> str:

@@ -28,6 +28,7 @@ from kvscope.errors import KVScopeError
 from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
+from kvscope.inspector.units import counted
 
 EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.12, 0.4, 1.0
 LARGE = 1 << 17  # blocks
@@ -35,15 +36,17 @@ BEHIND = 100_000  # events that a server has and that are not here yet: said fro
 SPEEDS = (20, 100, 500, 2_000, 10_000, 100_000)  # events per second
 _MODES = {"state": "State", "refcount": "References", "age": "Age"}
 _PILL = {
-    "live": ("live", "live: {} events so far"),
-    "gone": ("gone", "the writer is gone, waiting for it to come back: {} events"),
-    "closed": ("still", "the run has ended: {} events"),
-    "paused": ("still", "paused, {} events so far"),
-    "away": ("gone", "the server does not answer, asking again: {} events"),
-    "behind": ("live", "catching up: {} events fetched"),
+    "live": ("live", "live: {} so far"),
+    "gone": ("gone", "the writer is gone, waiting for it to come back: {}"),
+    "closed": ("still", "the run has ended: {}"),
+    "paused": ("still", "paused, {} so far"),
+    "away": ("gone", "the server does not answer, asking again: {}"),
+    "behind": ("live", "catching up: {} fetched"),
     "play": ("live", "playing, event {}"),
     "still": ("still", "event {}"),
 }
+
+_AT_EVENT = ("play", "still")
 
 
 def playing(view: TraceView, opened_at: int | None = None) -> bool:
@@ -162,7 +165,8 @@ def _refresh(view: TraceView, place: Place, moves: bool, mode: str) -> None:
 
 def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
     kind, said = _PILL[shown.status]
-    st.html(markup.pill(kind, said.format(count_text(shown.events))))
+    number = count_text(shown.events) if shown.status in _AT_EVENT else counted(shown.events, "event")
+    st.html(markup.pill(kind, said.format(number)))
     banner = st.container()
     if shown.dropped:
         banner.error(f"{count_text(shown.dropped)} events were dropped while recording: this is not the whole story",

@@ -73,6 +73,8 @@ def show(console: Console, name: str, m: dict[str, Any]) -> None:
         console.print(Text(f"damaged: {of} events are missing{rest}", style="bold red"))
     if any(losses := Losses(**health["lost_records"])):
         console.print(Text(f"damaged: {losses} could not be written by its recorder", style="bold red"))
+    for line in health["damaged_records"]:
+        console.print(Text(f"damaged: {line}", style="bold red"))
     _requests(table, m, requests)
     _blocks(table, m, geometry)
     _ratios(table, m)
@@ -180,4 +182,6 @@ def _health(console: Console, health: dict[str, Any]) -> None:
     style = "red" if bad or any(losses) else "green" if health["clean_close"] else "yellow"
     console.print(f"\n[bold]trace[/]  [{style}]{closed}, {state}[/]")
     for line in health["warnings"]:
+        if line in health["damaged_records"]:  # said above
+            continue
         console.print(Text(f"       {line}", style="yellow"))

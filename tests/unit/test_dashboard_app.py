@@ -457,6 +457,25 @@ class TestPoorTraces:
         assert f"Damaged: {some}" in app.error[0].value.replace("\\", "")
         assert f"{lost:,}" in app.error[0].value.replace("\\", "")
 
+    @pytest.mark.parametrize("page", ["overview", "requests", "waste", "findings", "whatif"])
+    @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+    def test_broken_facts_are_said_in_red(
+        self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path, how: str, page: str
+    ) -> None:
+        broken = tmp_path / "broken.kvtrace"
+        shutil.copytree(toy_traces["clean"], broken)
+        facts = broken / "facts.jsonl"
+        told = facts.read_bytes()
+        if how == "gone":
+            facts.unlink()
+        else:
+            facts.write_bytes(told[: len(told) // 2] if how == "cut" else told[:40] + b"#" + told[41:])
+        app = open_app(broken, page=page)
+        assert not app.exception
+        (said,) = [e.value.replace("\\", "") for e in app.error if "Damaged" in e.value.replace("\\", "")]
+        said_of = {"gone": "is missing", "cut": "the last record is torn", "flipped": "1 damaged record is left out"}
+        assert f"Damaged: facts.jsonl{' ' if how == 'gone' else ': '}{said_of[how]}." in said
+
     @pytest.mark.parametrize("page", PAGES)
     def test_bare_pool_without_requests(self, open_app: Open, tmp_path: Path, page: str) -> None:
         from kvscope.engine.block_manager import BlockManager
