@@ -99,7 +99,7 @@ def occupancy(
         go.Scatter(
             x=x, y=layer.values[rows], name=layer.name, stackgroup="pool", mode="lines",
             fillcolor=layer.fill or layer.colour, line={"width": 0, "color": layer.colour, "shape": "hv"},
-            fillpattern=hatch(layer.colour) if layer.hatched else None,
+            fillpattern=hatch(layer.colour) if layer.hatched else None, showlegend=bool(layer.values.any()),
             hovertemplate="%{y:,.4~g} " + layer.name + "<extra></extra>",
         )
         for layer in layers

@@ -41,6 +41,7 @@ class Stack:
 
     layers: Sequence[Layer]
     said: str = ""
+    shares: bool = False  # it is about what sharing saves
 
 
 def stack_of(series: Series, allocator: str = "paged", holes: Holes | None = None) -> Stack:
@@ -55,7 +56,21 @@ def stack_of(series: Series, allocator: str = "paged", holes: Holes | None = Non
         return _reserved(series)
     if holes is not None and len(holes.seq):
         return _in_holes(series, holes)
-    return Stack([_state(series, state.name) for state in STATES if not state.hatched])
+    return Stack(
+        [_state(series, state.name) for state in STATES if not state.hatched], _saved(series), saves_much(series)
+    )
+
+
+def saves_much(series: Series) -> bool:
+    """Whether sharing is what a run is about: at its best it saves half as many blocks as the pool has, or more."""
+    return bool(2 * series.saved_blocks.max(initial=0) >= series.num_blocks > 0)
+
+
+def _saved(series: Series) -> str:
+    if not saves_much(series):
+        return ""
+    most = int(series.saved_blocks.max())
+    return f"the orange is held by several at once, which saves up to {most / series.num_blocks:.1f} times the pool"
 
 
 def labels(

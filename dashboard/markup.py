@@ -23,8 +23,9 @@ STYLE = """<style>
 [data-testid="stSliderThumbValue"] p { color: inherit !important; }
 button kbd { opacity: 1 !important; color: inherit !important; }
 .st-key-timebar kbd, .st-key-timebar button [data-testid="stMarkdownContainer"] + span { display: none; }
-.kv-now { display: flex; flex-wrap: wrap; gap: 0.1rem 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-.kv-now span { opacity: 0.65; margin-left: auto; }
+.kv-now { display: flex; gap: 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+.kv-now span { opacity: 0.65; margin-left: auto; flex: 0 1000 auto; min-width: 13rem; text-align: right;
+  white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
 .kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
@@ -195,7 +196,8 @@ def log(lines: Iterable[tuple[int, str]]) -> str:
 
 def now(said: str, where: str) -> str:
     """The time bar's line: what the event is, and where it lies."""
-    return f'<div class="kv-now"><b>{escape(said)}</b><span>{escape(where)}</span></div>'
+    place = f'<span title="{escape(where, quote=True)}">{escape(where)}</span>'
+    return f'<div class="kv-now"><b>{escape(said)}</b>{place}</div>'
 
 
 def plain(text: str) -> str:

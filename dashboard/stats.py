@@ -66,8 +66,9 @@ def hole_cells(holes: dict[str, Any]) -> tuple[Cell, ...]:
             f"{count_text(first['needed'])} blocks side by side were needed.",
         )  # fmt: skip
     return (
-        ("External fragmentation", ratio_text(holes["mean"]), "mean",
-         f"Share of the free memory outside the largest hole, over time. Worst {ratio_text(holes['peak'])}."),
+        ("Fragmentation", ratio_text(holes["mean"]), "",
+         "External: share of the free memory outside the largest hole, mean over time. Worst "
+         f"{ratio_text(holes['peak'])}."),
         largest,
         ("Refused by holes", count_text(holes["refusals"]), f"of {count_text(holes['of_refusals'])}",
          "Refusals that free blocks would have served, had they lain side by side: a paged pool has none."),

@@ -9,9 +9,11 @@ import streamlit as st
 
 from kvscope.dashboard import figures, figures_more, markup, opened, plots, verdict
 from kvscope.dashboard.answers import (
+    QUICK_CHECK,
     checked,
     findings_so_far,
     holes_of,
+    lanes_of,
     measure_all,
     measured,
     names_of,
@@ -29,6 +31,7 @@ from kvscope.dashboard.stats import stat_cells, waste_title
 from kvscope.dashboard.views import compare
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
+from kvscope.inspector.lanes import most_at_once
 from kvscope.inspector.state import BlockState
 from kvscope.traces.schema import Kind
 
@@ -60,7 +63,7 @@ def render(view: TraceView, place: Place) -> None:
         plots.show(_at(picture, view, axis, place), key="occupancy", alt=alt, tall=True)
     if right is not None:
         with right:
-            _pair(view)
+            _sharing(view) if compare.partner_of(view, opened.start().traces) is None else _pair(view)
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         title = waste_title(view) if name == "tail_waste" else title
         with column:
@@ -95,9 +98,23 @@ def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> plot
 
 
 def _beside(view: TraceView) -> tuple[Any, Any | None]:
-    """Room for the big picture, and beside it for another run where this one's words name one that can be measured."""
-    name = compare.partner_of(view, opened.start().traces)
-    return (st.container(), None) if name is None or view.on_demand else st.columns([5, 2], gap="medium")
+    """Room for the big picture, and beside it for another run where this one's words name one that can be measured.
+
+    Else for what sharing saves, where that is much.
+    """
+    pair = compare.partner_of(view, opened.start().traces) is not None and not view.on_demand
+    shares = _stack((view.id, whole(view)), view).shares
+    return st.columns([5, 2], gap="medium") if pair or shares else (st.container(), None)
+
+
+def _sharing(view: TraceView) -> None:
+    """The blocks in tables with sharing and without it, where it saves most."""
+    series = measured(view)
+    row = int(np.argmax(series.saved_blocks))
+    distinct, saved = int(series.table_blocks[row]), int(series.saved_blocks[row])
+    alt = f"Blocks in tables at event {int(series.seq[row]):,}: {distinct:,} with sharing, {distinct + saved:,} without"
+    figure = figures_more.with_and_without(distinct, saved, int(series.blocks[row]))
+    plots.show(figure, key="sharing_bars", bar=False, tall=True, alt=alt)
 
 
 def _pair(view: TraceView) -> None:
@@ -108,9 +125,16 @@ def _pair(view: TraceView) -> None:
     for run in (view, opened.open_view(name, traces[name])):
         used = summarised(run)["utilization"]["mean"]
         if used is not None:
-            rows.append((run.name, used, ratio_text(used), f"{ratio_text(1 - used)}<br>empty"))
-    alt = "Held memory, mean over time: " + ", ".join(f"{run} {said} in use" for run, _, said, _ in rows)
+            rows.append((run.name, used, ratio_text(used), f"{ratio_text(1 - used)}<br>empty", _under(run)))
+    alt = "Held memory, mean over time: " + ", ".join(f"{run} {said} in use" for run, _, said, *_ in rows)
     plots.show(figures_more.used_and_empty(rows), key="pair_bars", bar=False, tall=True, alt=alt)
+
+
+def _under(run: TraceView) -> str:
+    """A run's name, and how many sequences it computed at once, where that is quickly known."""
+    if len(run.events) > QUICK_CHECK:
+        return run.name
+    return f"{run.name}<br>up to {most_at_once(lanes_of(run))} at once"
 
 
 def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:

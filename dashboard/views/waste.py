@@ -62,10 +62,10 @@ def _holes(facts: dict[str, Any], state: PoolState) -> tuple[Cell, ...]:
     """Free memory in pieces: none in a paged pool, whose blocks are all alike; elsewhere the largest piece counts."""
     mean = ratio_text(facts["external_fragmentation"])
     if not facts["holes"]:
-        return (("External fragmentation", mean, "", "Free memory in pieces; none where all pieces are alike."),)
+        return (("Fragmentation", mean, "", "External: free memory in pieces; none where all pieces are alike."),)
     free, largest = state.counts["free"], longest_free(state)
     return (
-        ("External fragmentation", mean, "mean", "Share of the free memory outside the largest hole, over the run."),
+        ("Fragmentation", mean, "", "External: share of the free memory outside the largest hole, mean over the run."),
         ("Largest hole", count_text(largest), f"of {count_text(free)} free",
          "The longest run of free blocks at this event: more than that nobody can have in one piece."),
     )  # fmt: skip

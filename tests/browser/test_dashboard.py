@@ -254,8 +254,10 @@ def test_samples_make_their_point_before_anybody_scrolls(
     samples = Path(__file__).parents[2] / "traces" / "samples"
     points = {"leak": (".st-key-tall_occupancy", "24 blocks held by nobody"),
               "reserved": (".st-key-tall_pair_bars", "empty"),
+              "paged": (".st-key-tall_pair_bars", "up to 21 at once"),
+              "prefix-sharing": (".st-key-tall_sharing_bars", "1,417"),
               "fragmentation": (".st-key-strip", "15")}  # fmt: skip
-    with served(*(samples / f"{name}.kvpack" for name in (*points, "paged"))) as port:
+    with served(*(samples / f"{name}.kvpack" for name in points)) as port:
         for size in ((1280, 800), (1920, 1080)):
             watched = look(port, scheme, size)
             for name, (box, words) in points.items():

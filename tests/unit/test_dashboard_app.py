@@ -277,7 +277,9 @@ def test_event_page_counts_the_pool(open_app: Open, toy_traces: dict[str, Path])
     trace = open_trace(toy_traces["clean"])
     counts = state_at(trace, _middle(trace)).counts
     app = open_app(toy_traces["clean"], page="events", seq=str(_middle(trace)))
+    assert counts.pop("lost") == 0
     assert {name: int(_stat(app, name.replace("_", " ").capitalize())) for name in counts} == counts
+    assert 'data-stat="Lost"' not in _html(app)  # where nothing is
 
 
 def _said(app: AppTest) -> str:
@@ -331,7 +333,7 @@ def test_regions_tell_their_largest_hole(open_app: Open) -> None:
     first = pieces["first"]
     app = open_app(SAMPLES / "fragmentation.kvpack")
     assert _link(app, "seq") == str(first["seq"])  # where it is opened: at what it is about
-    assert _stat(app, "External fragmentation").startswith(ratio_text(pieces["mean"]))
+    assert _stat(app, "Fragmentation").startswith(ratio_text(pieces["mean"]))
     assert (int(_stat(app, "Largest hole")), first["free"], first["needed"]) == (15, 20, 20)
     assert "needs 20 blocks side by side, 20 are free, the largest hole has 15" in _html(app)
     state = state_at(trace, first["seq"])
@@ -596,7 +598,7 @@ def _areas(figure: dict[str, Any]) -> dict[str, np.ndarray]:
     return {t["name"]: _array(t["y"]) for t in figure["data"] if t.get("stackgroup") == "pool"}
 
 
-@pytest.mark.parametrize("name", ["leak", "reserved", "paged", "fragmentation"])
+@pytest.mark.parametrize("name", ["leak", "reserved", "paged", "fragmentation", "prefix-sharing"])
 def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str) -> None:
     """What is lost, empty or in holes is a hatched layer with words on it; the stack adds up to the pool."""
     app = open_app(SAMPLES, trace=name)
@@ -613,6 +615,14 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
         assert hatched == ["lost"]
         assert areas[hatched[0]][-1] == measured.lost_blocks[-1] == 24
         assert "24 blocks held by nobody" in words
+    elif name == "prefix-sharing":
+        (pair,) = bars
+        with_it, without = (sum(_array(t["y"])[i] for t in pair["data"]) for i in (0, 1))
+        assert without - with_it == measured.saved_blocks.max()
+        assert with_it <= trace.num_blocks < without
+        assert any("saves up to 5.5 times the pool" in m.value for m in app.markdown if "pool over time" in m.value)
+        assert not hatched
+        return
     elif name == "fragmentation":
         assert hatched == ["free, in smaller holes"]
         assert hatched[0] in words
@@ -627,8 +637,26 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
         for run, share in used.items():
             assert share == pytest.approx(summary(open_trace(SAMPLES / f"{run}.kvpack"))["utilization"]["mean"])
         assert used["reserved"] < 0.25 < 0.9 < used["paged"]
+        below = dict(zip(pair["layout"]["xaxis"]["tickvals"], pair["layout"]["xaxis"]["ticktext"], strict=True))
+        assert below == {"paged": "paged<br>up to 21 at once", "reserved": "reserved<br>up to 8 at once"}
         assert hatched == (["reserved and empty"] if name == "reserved" else [])
     assert len(bars) == (name in ("reserved", "paged"))
+
+
+def test_the_doctor_says_one_median_everywhere(open_app: Open) -> None:
+    app = open_app(SAMPLES / "healthy.kvpack", page="doctor")
+    lengths = summary(open_trace(SAMPLES / "healthy.kvpack"))["requests"]["length_tokens"]
+    assert _stat(app, "P50 length") == f"{lengths['p50']:,.0f}" == "198"  # of 197.5
+    assert "P50 length 198, block 16 slots" in _html(app)
+
+
+def test_what_is_greyed_out_says_why(open_app: Open) -> None:
+    app = open_app(SAMPLES / "healthy.kvpack", page="whatif")
+    assert app.toggle(key="sharing").disabled
+    assert app.selectbox(key="policy").disabled
+    (why,) = [c.value for c in app.caption if "makes no difference here" in c.value]
+    assert "each request has one sample" in why
+    assert "the same priority" in why
 
 
 def test_a_leak_is_seen_as_such_on_every_page(open_app: Open) -> None:
