@@ -62,8 +62,8 @@ def stack_of(series: Series, allocator: str = "paged", holes: Holes | None = Non
 
 
 def saves_much(series: Series) -> bool:
-    """Whether sharing is what a run is about: at its best it saves half as many blocks as the pool has, or more."""
-    return bool(2 * series.saved_blocks.max(initial=0) >= series.num_blocks > 0)
+    """Whether sharing is what a run is about: at its best it saves as many blocks as the pool has, or more."""
+    return bool(series.saved_blocks.max(initial=0) >= series.num_blocks > 0)
 
 
 def _saved(series: Series) -> str:
