@@ -12,7 +12,7 @@ import numpy as np
 import streamlit as st
 from PIL import Image
 
-from kvscope.dashboard import attached, fragments, markup, opened, sidebar, timebar
+from kvscope.dashboard import attached, fragments, markup, notes, opened, sidebar, timebar
 from kvscope.dashboard import place as places
 from kvscope.dashboard.pages import PAGES, PATHS, TIMELESS
 from kvscope.dashboard.palette import BLUE, ORANGE, SKY
@@ -52,19 +52,23 @@ def main() -> None:
     pages = {path: st.Page(_page(VIEWS[path]), title=title, icon=icon, url_path=path, default=path == PATHS[0])
              for path, title, icon in PAGES}  # fmt: skip
     if (wanted := st.session_state.pop("wanted", None)) is not None:
-        st.switch_page(pages[wanted], query_params=places.link(begun.traces))
+        st.switch_page(pages[wanted], query_params=places.link(begun.traces, wanted))
     chosen = st.navigation(list(pages.values()), position="hidden")
     links = st.sidebar.container(key="pages", gap=None)
     fragments.leave_behind(chosen.url_path)
     places.adopt_url()
     _follow_page_link(pages, begun)
     beside = False  # whether the sidebar stands
+    told = None  # where notes are said
     try:
         if not begun.traces and opened.results().runs:  # property runs alone: no other page has anything to show
             if chosen.url_path != "runs":
                 st.switch_page(pages["runs"])
             sidebar.links(links, chosen, pages, lambda path: {})
+            told = st.container()
             runs.render(None, None)
+            notes.show("runs", told)
+            places.publish_url(places.link(begun.traces, "runs", drawn=True))
             return
         if begun.folders and not any(map(opened.whole, begun.traces.values())):
             sidebar.links(links, chosen, pages, lambda path: {})
@@ -87,17 +91,20 @@ def main() -> None:
                        icon=":material/warning:")  # fmt: skip
         if view.damage:
             st.error(markup.plain(view.damage), icon=":material/broken_image:")
-        places.show_notes(chosen.url_path)
+        told = st.container()
         bar = st.container()  # there also where it is empty: what follows keeps its place, and so its nodes
         if len(view.events) and chosen.url_path not in TIMELESS:
             with bar:
                 timebar.show(view, place, following=playing)
         chosen.run()
-        places.publish_url(place_on(chosen.url_path))
+        notes.show(chosen.url_path, told)
+        places.publish_url(place_on(chosen.url_path, drawn=True))
     except KVScopeError as error:
         if not beside:
             sidebar.links(links, chosen, pages, lambda path: {})
             sidebar.show_choice(begun)
+        if told is not None:
+            notes.show(chosen.url_path, told)
         st.error(markup.plain(str(error)), icon=":material/error:")
     except Exception as error:
         log.exception("a page failed")
@@ -111,10 +118,12 @@ def _wanted(begun: opened.Start) -> str | None:
     return st.session_state.get("trace") or (shown if shown in begun.traces else None)
 
 
-def _place_on(path: str, *, view: opened.TraceView, begun: opened.Start, moving: bool) -> dict[str, str]:
+def _place_on(
+    path: str, *, view: opened.TraceView, begun: opened.Start, moving: bool, drawn: bool = False
+) -> dict[str, str]:
     """The link's parameters on a page."""
     other = compare.other_of(view, begun.traces) if path == "compare" else None
-    return places.link(begun.traces, view.name, moving=moving, other=other)
+    return places.link(begun.traces, path, view.name, moving=moving, other=other, drawn=drawn)
 
 
 def _live_first(view: opened.TraceView, pages: dict[str, Any], chosen: Any) -> None:
@@ -156,9 +165,9 @@ def _follow_page_link(pages: dict[str, Any], begun: opened.Start) -> None:
     if wanted is None:
         return
     if wanted in pages and not places.stepped_back():
-        st.switch_page(pages[wanted], query_params=places.link(begun.traces))
+        st.switch_page(pages[wanted], query_params=places.link(begun.traces, wanted))
     if wanted not in pages:
-        places.note(f"There is no page {wanted!r}: the overview is shown.")
+        notes.note(f"There is no page {wanted!r}: the overview is shown.")
     del st.query_params["page"]
 
 

@@ -53,7 +53,7 @@ def _first_trace(folders: tuple[Path, ...]) -> None:
 
 def empty(view: TraceView) -> None:
     """A trace without events; of one that is being written the first of them is waited for."""
-    if view.damage:  # said above every page
+    if view.absent:  # said above every page
         return
     if not view.live:
         st.info("This trace holds no event yet: nothing was recorded, or its writer has only just begun.")

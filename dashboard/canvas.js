@@ -158,6 +158,7 @@ function drawCell(ctx, meta, paint, x, y, i) {
     ctx.fillStyle = hex;
     ctx.fillRect(x, y + side - level, side, level);
   }
+  if (paint.hatched.has(letter)) hatch(ctx, x, y, side);
   ctx.restore();
   const solid = held && part > 0.55;
   ctx.fillStyle = solid ? inkOn(hex) : ink;
@@ -175,6 +176,18 @@ function drawCell(ctx, meta, paint, x, y, i) {
   ctx.globalAlpha = 1;
 }
 
+// Stripes over a cell: what is in it is of no use to anybody.
+function hatch(ctx, x, y, side) {
+  ctx.strokeStyle = "rgba(0,0,0,0.26)";
+  ctx.lineWidth = Math.max(1, side * 0.035);
+  ctx.beginPath();
+  for (let d = -side; d < side; d += Math.max(4, side / 5)) {
+    ctx.moveTo(x + d, y + side);
+    ctx.lineTo(x + d + side, y);
+  }
+  ctx.stroke();
+}
+
 function drawCells(ctx, root, ratio) {
   const { kvGrid: grid, kvCells: cells } = root;
   const { meta } = cells;
@@ -183,7 +196,7 @@ function drawCells(ctx, root, ratio) {
   const paint = {
     side, ratio, radius: Math.min(6 * ratio, side * 0.18), ink: getComputedStyle(root).color,
     faint: meta.palette.map((hex) => withAlpha(hex, 0.3)), showId: pitch >= 40 * ratio, of: null,
-    font: getComputedStyle(root).fontFamily,
+    font: getComputedStyle(root).fontFamily, hatched: new Set(meta.hatched.map((one) => one.charCodeAt(0))),
   };
   ctx.textAlign = "center";
   ctx.textBaseline = "middle";
@@ -206,19 +219,28 @@ function drawCells(ctx, root, ratio) {
 function drawMarks(ctx, root, ratio) {
   const { kvGrid: grid, kvCells: cells } = root;
   const { side: pitch, zoom } = grid;
-  const side = pitch >= 4 ? pitch - 1 : pitch;
+  const letters = pitch >= LETTERS_FROM * ratio;
+  const side = pitch >= 4 ? pitch - (letters ? Math.max(1, Math.round(pitch * 0.07)) : 1) : pitch;
   ctx.fillStyle = cells.meta.mark;
   ctx.strokeStyle = cells.meta.mark;
   ctx.lineWidth = Math.max(2, Math.round(2 * ratio));
   for (const i of cells.meta.marked) {
     const x = (i % grid.columns) * pitch - zoom.x, y = Math.floor(i / grid.columns) * pitch - zoom.y;
-    if (pitch >= LETTERS_FROM * ratio) {
+    if (letters) {
       const edge = side * 0.34;
       ctx.beginPath();
       ctx.moveTo(x + side, y);
       ctx.lineTo(x + side - edge, y);
       ctx.lineTo(x + side, y + edge);
       ctx.fill();
+      ctx.beginPath(); // an edge, for a cell may have the mark's own colour
+      ctx.moveTo(x + side - edge, y);
+      ctx.lineTo(x + side, y + edge);
+      ctx.save();
+      ctx.strokeStyle = "#ffffff";
+      ctx.lineWidth = Math.max(1, ratio * 1.2);
+      ctx.stroke();
+      ctx.restore();
     } else {
       const grown = Math.max(side, 5 * ratio);
       ctx.strokeRect(x - (grown - side) / 2 - 1, y - (grown - side) / 2 - 1, grown + 2, grown + 2);

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.dashboard.palette import BY_LETTER, FINDING, SEQUENTIAL, SEVERAL, STATES, WRITING, sequence_colour
-from kvscope.inspector.state import STATE_NAMES, BlockState, PoolState
+from kvscope.inspector.state import STATE_NAMES, URGENCY, BlockState, PoolState
+from kvscope.inspector.units import counted
 
 MODES = ("state", "refcount", "age", "owner")
 MAX_CELLS = 1 << 17
@@ -29,7 +30,7 @@ NO_OWNER = 65535
 _FREE = "#9AA5B138"
 # What a cell that stands for several blocks shows: the most telling state among them.
 _RANK = np.zeros(256, dtype=np.int8)
-_RANK[[ord(letter) for letter in "FCPSTWQ"]] = np.arange(7)
+_RANK[[ord(letter) for letter in URGENCY]] = np.arange(len(URGENCY))
 _REF_LABELS = ("ref 0", "1", "2", "3", "4", "5-8", "9-16", "17 and more")
 _REF_EDGES = np.array([1, 2, 3, 4, 5, 9, 17])
 
@@ -120,6 +121,7 @@ def encode(
     meta: dict[str, Any] = {
         "palette": paint.palette, "legend": [asdict(entry) for entry in paint.legend],
         "states": {key: found.label for key, found in BY_LETTER.items()}, "shown": paint.said,
+        "hatched": [found.letter for found in STATES if found.hatched],
         "mark": FINDING, "marked": sorted({int(b) for b in marked if 0 <= b < blocks}),
         "blocks": blocks, "blockSize": state.block_size, "height": height, "seq": state.seq,
         "selected": selected if 0 <= selected < blocks else -1, "names": owner_names, "detail": detail,
@@ -233,7 +235,7 @@ def colouring(
 def alt_text(state: PoolState) -> str:
     """The map in a sentence, for those who cannot see it."""
     parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in state.counts.items() if count)
-    return f"Map of {state.num_blocks} blocks at event {state.seq}: {parts}"
+    return f"Map of {counted(state.num_blocks, 'block')} at event {state.seq}: {parts}"
 
 
 def _by_state(letter: Bytes) -> Colouring:

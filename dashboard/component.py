@@ -25,6 +25,7 @@ hidden>â¤¢</button><button class="farther" title="Zoom out (-, or the wheel)">âˆ
 _CURVES = '<div class="curves"><canvas role="img"></canvas><div class="tip" hidden></div></div>'
 _KEEP = """<div class="keep"><b>Save this page</b><button data-kind="html">HTML</button>
 <button data-kind="png">PNG</button><span role="alert"></span></div>"""
+_LANES = '<div class="lanes"></div>'
 _ROWS = '<div class="rows"><table><thead></thead><tbody></tbody></table></div>'
 
 
@@ -80,6 +81,16 @@ def asked_keys(key: str) -> tuple[int, int]:
         return 0, 0
     events, steps = (asked.get(name) for name in ("event", "step"))
     return int(events or 0), int(steps or 0)
+
+
+def finding_lanes(data: dict[str, Any], *, key: str) -> int | None:
+    """Draw the chain of a finding in lanes; returns the event that was picked just now, else None.
+
+    Args:
+        data: `alt`; `lanes` (name, by, colour); `rows` (seq, lane, where, between, role, text, guilty, missing).
+    """
+    result = _renderer("lanes", _LANES)(data=data, key=key, on_picked_change=lambda: None)
+    return None if result.picked is None else int(result.picked)
 
 
 def event_list(

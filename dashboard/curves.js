@@ -54,7 +54,8 @@ function said(value, unit) {
   if (Number.isNaN(value)) return "–";
   if (unit === "%") return `${(100 * value).toFixed(1)} %`;
   if (unit === "×") return `${value.toFixed(2)} ×`;
-  return `${Math.round(value).toLocaleString("en-US")} ${unit}`;
+  const count = Math.round(value);
+  return `${count.toLocaleString("en-US")} ${count === 1 ? unit.replace(/s$/, "") : unit}`;
 }
 
 function tick(value, unit) {
@@ -150,8 +151,24 @@ function drawStack(ctx, data, view, panel) {
       }
       ctx.closePath();
       ctx.fill();
+      if (data.meta.layers[k].hatched) hatch(ctx, view, panel);
     });
   }
+}
+
+// Stripes over the area of the current path, as Plotly's pictures have them.
+function hatch(ctx, view, panel) {
+  ctx.save();
+  ctx.clip();
+  ctx.strokeStyle = "rgba(0,0,0,0.4)";
+  ctx.lineWidth = 1.2;
+  ctx.beginPath();
+  for (let x = LEFT - panel.height; x < view.right; x += 8) {
+    ctx.moveTo(x, panel.top + panel.height);
+    ctx.lineTo(x + panel.height, panel.top);
+  }
+  ctx.stroke();
+  ctx.restore();
 }
 
 function drawCurve(ctx, data, view, panel) {

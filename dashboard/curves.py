@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.dashboard.palette import FREE_FILL, GREEN, ORANGE, PURPLE, STATES
+from kvscope.inspector.units import counted
 
+LAYERS = sorted(STATES, key=lambda state: not state.hatched)  # from the bottom: what is lost, for it only grows
 HEIGHT = 470  # CSS pixels
 # Measure, title, unit (which says how it is written), colour.
 CURVES: tuple[tuple[str, str, str, str], ...] = (
@@ -53,7 +55,8 @@ def encode(
     wall_s = past["wall_s"]
     begin = float(wall_s[0]) if len(wall_s) else 0.0
     meta = {
-        "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour} for s in STATES],
+        "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour, "hatched": s.hatched}
+                   for s in LAYERS],
         "curves": [{"title": title.format(waste), "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
         "blocks": num_blocks, "height": height, "cursor": None if cursor_s is None else cursor_s - begin,
         "marks": [{"x": mark.wall_s - begin, "colour": mark.colour} for mark in marks],
@@ -61,7 +64,7 @@ def encode(
     }  # fmt: skip
     text = json.dumps(meta, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
-    names = [s.name for s in STATES] + [name for name, *_ in CURVES]
+    names = [s.name for s in LAYERS] + [name for name, *_ in CURVES]
     parts = [np.array([len(wall_s), len(text)], dtype="<u4").tobytes(), text, (wall_s - begin).astype("<f4").tobytes()]
     parts += [np.asarray(past[name], dtype="<f4").tobytes() for name in names]
     body = b"".join(parts)
@@ -76,4 +79,5 @@ def alt_text(past: Mapping[str, npt.NDArray[Any]], num_blocks: int) -> str:
     seconds = float(np.nanmax(past["wall_s"]) - past["wall_s"][0])
     gaps = int(np.count_nonzero(np.isnan(past["seq"])))
     runs = f" and {gaps + 1} runs" if gaps else ""
-    return f"A pool of {num_blocks} blocks over {seconds:.3g} s{runs}, sharing and waste below it; at the end {last}"
+    pool = f"A pool of {counted(num_blocks, 'block')} over {seconds:.3g} s{runs}"
+    return f"{pool}, sharing and waste below it; at the end {last}"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from kvscope.dashboard.layers import Stack, labels, stack_of
-from kvscope.dashboard.palette import BLUE, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
+from kvscope.dashboard.palette import BLUE, BY_NAME, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
 from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
@@ -99,7 +99,7 @@ def occupancy(
         go.Scatter(
             x=x, y=layer.values[rows], name=layer.name, stackgroup="pool", mode="lines",
             fillcolor=layer.fill or layer.colour, line={"width": 0, "color": layer.colour, "shape": "hv"},
-            fillpattern=hatch(layer.colour) if layer.hatched else None,
+            fillpattern=hatch(layer.colour) if layer.hatched else None, showlegend=bool(layer.values.any()),
             hovertemplate="%{y:,.4~g} " + layer.name + "<extra></extra>",
         )
         for layer in layers
@@ -141,9 +141,13 @@ def small_multiple(
 
 
 def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None = None) -> go.Figure:
-    """The slots of held blocks over time: filled below, empty above."""
-    filled = np.minimum(series.filled_slots, series.held_slots)
-    curves = (("filled", filled, BLUE), ("empty", series.held_slots - filled, PURPLE))
+    """The slots of blocks in use over time: lost ones at the bottom, filled ones, empty ones on top."""
+    reached = series.held_slots - series.lost_slots
+    filled = np.minimum(series.filled_slots, reached)
+    curves = [("filled", filled, BLUE), ("empty", reached - filled, PURPLE)]
+    lost = BY_NAME["lost"]
+    if series.lost.any():
+        curves.insert(0, (lost.label, series.lost_slots, lost.colour))
     rows = shown_rows(series, axis, [curve for _, curve, _ in curves])
     x = axis_values(series, axis)[rows]
     figure = _figure(
@@ -151,6 +155,7 @@ def filled_and_empty(series: Series, axis: str = "event", *, cursor: int | None 
             go.Scatter(
                 x=x, y=curve[rows], name=name, stackgroup="held", mode="lines", fillcolor=colour,
                 line={"width": 0, "color": colour, "shape": "hv"}, hovertemplate=f"%{{y:,}} {name}<extra></extra>",
+                fillpattern=hatch(colour) if name == lost.label else None,
             )
             for name, curve, colour in curves
         ],
@@ -273,7 +278,7 @@ def _held_line(lanes: Sequence[Lane], series: Series, axis: str, start_ns: int) 
         said += [*lane.held[keep].tolist(), None]
     return go.Scatter(
         x=x, y=y, customdata=said, mode="lines", name=f"blocks held (up to {most})", connectgaps=False,
-        line={"color": MUTED, "width": 1.4, "shape": "hv"}, hovertemplate="%{customdata} blocks held<extra></extra>",
+        line={"color": MUTED, "width": 1.4, "shape": "hv"}, hovertemplate="blocks held: %{customdata}<extra></extra>",
     )  # fmt: skip
 
 

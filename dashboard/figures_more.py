@@ -113,8 +113,10 @@ def _pieces(pieces: Sequence[tuple[int, int]], name: str, colour: str, pattern: 
     )  # fmt: skip
 
 
-def used_and_empty(rows: Sequence[tuple[str, float, str, str]]) -> go.Figure:
-    """Held memory of several runs, a bar each: (name, share that holds tokens, what is written on it, on the rest)."""
+def used_and_empty(rows: Sequence[tuple[str, float, str, str, str]]) -> go.Figure:
+    """Held memory of several runs, a bar each: (name, share that holds tokens, what is written on it, on the rest, and
+    below the bar).
+    """
     names = [name for name, *_ in rows]
     used, empty = [share for _, share, *_ in rows], [1 - share for _, share, *_ in rows]
     figure = go.Figure()
@@ -129,7 +131,29 @@ def used_and_empty(rows: Sequence[tuple[str, float, str, str]]) -> go.Figure:
         barmode="stack", height=320, margin={"l": 8, "r": 12, "t": 8, "b": 8},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
     )  # fmt: skip
+    figure.update_xaxes(tickvals=names, ticktext=[row[4] for row in rows])
     figure.update_yaxes(range=[0, 1], tickformat=".0%", gridcolor=_GRID, automargin=True, zeroline=False)
+    return figure
+
+
+def with_and_without(distinct: int, saved: int, pool: int) -> go.Figure:
+    """The blocks that tables need with sharing and without it, two bars, and the pool as a line across them."""
+    names, figure = ["with sharing", "without"], go.Figure()
+    for values, colour, name in (([distinct, distinct], BLUE, "in tables"), ([0, saved], GREEN, "saved by sharing")):
+        figure.add_trace(go.Bar(
+            x=names, y=values, name=name, width=0.62, textposition="inside", insidetextanchor="middle", textangle=0,
+            text=[f"<b>{value:,}</b>" if value else "" for value in values], marker={"color": colour},
+            insidetextfont={"color": ink_on(colour)}, hovertemplate="%{x}: %{y:,} " + name + "<extra></extra>",
+        ))  # fmt: skip
+    figure.add_hline(y=pool, line={"color": MUTED, "width": 1.5, "dash": "dash"}, annotation={
+        "text": f"the pool: {pool:,}", "font": {"color": MUTED}, "xanchor": "left", "x": 0.0, "yanchor": "bottom",
+    })  # fmt: skip
+    figure.update_layout(
+        barmode="stack", height=320, margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
+    )  # fmt: skip
+    figure.update_yaxes(title={"text": "blocks", "standoff": 6}, tickformat=",", gridcolor=_GRID, automargin=True,
+                        zeroline=False)  # fmt: skip
     return figure
 
 

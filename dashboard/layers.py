@@ -6,15 +6,16 @@ Pure functions, no Streamlit. Every stack adds up to the pool at every event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.dashboard.palette import BLUE, BY_NAME, FINDING, FREE_FILL, PURPLE, STATES, ink_on
+from kvscope.dashboard.palette import BLUE, BY_NAME, FREE_FILL, PURPLE, STATES, ink_on
 from kvscope.inspector.holes import Holes
 from kvscope.inspector.measures import Series
+from kvscope.inspector.units import counted
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Stack:
 
     layers: Sequence[Layer]
     said: str = ""
+    shares: bool = False  # it is about what sharing saves
 
 
 def stack_of(series: Series, allocator: str = "paged", holes: Holes | None = None) -> Stack:
@@ -48,13 +50,27 @@ def stack_of(series: Series, allocator: str = "paged", holes: Holes | None = Non
     Args:
         holes: of the same run, where its allocator gives memory out in one piece.
     """
-    if len(series) and series.lost_blocks[-1]:
+    if series.lost_blocks.any():
         return _lost(series)
     if allocator == "reserved" and not np.isnan(series.filled_slots).any():
         return _reserved(series)
     if holes is not None and len(holes.seq):
         return _in_holes(series, holes)
-    return Stack([_state(series, state.name) for state in STATES])
+    return Stack(
+        [_state(series, state.name) for state in STATES if not state.hatched], _saved(series), saves_much(series)
+    )
+
+
+def saves_much(series: Series) -> bool:
+    """Whether sharing is what a run is about: at its best it saves as many blocks as the pool has, or more."""
+    return bool(series.saved_blocks.max(initial=0) >= series.num_blocks > 0)
+
+
+def _saved(series: Series) -> str:
+    if not saves_much(series):
+        return ""
+    most = int(series.saved_blocks.max())
+    return f"the orange is held by several at once, which saves up to {most / series.num_blocks:.1f} times the pool"
 
 
 def labels(
@@ -85,7 +101,8 @@ def labels(
 
 def _state(series: Series, name: str) -> Layer:
     state = BY_NAME[name]
-    return Layer(state.label, state.colour, getattr(series, name), FREE_FILL if name == "free" else "")
+    fill = FREE_FILL if name == "free" else ""
+    return Layer(state.label, state.colour, getattr(series, name), fill, hatched=state.hatched)
 
 
 def _others(series: Series, *, but: Sequence[str]) -> list[Layer]:
@@ -98,12 +115,12 @@ def _others(series: Series, *, but: Sequence[str]) -> list[Layer]:
 
 
 def _lost(series: Series) -> Stack:
-    count = int(series.lost_blocks[-1])
-    many = "1 block" if count == 1 else f"{count:,} blocks"
-    gone = Layer("lost: held by nobody", FINDING, series.lost_blocks, label=f"{many} held by nobody", hatched=True)
-    live = Layer("held by sequences", BLUE, series.table_blocks)
-    said = f"the red grows to {many} that never come back, for no sequence holds them"
-    return Stack([gone, live, *_others(series, but=("private", "shared"))], said)
+    count, most = int(series.lost_blocks[-1]), int(series.lost_blocks.max())
+    gone = replace(_state(series, "lost"), label=f"{counted(most, 'block')} held by nobody")
+    said = f"the red are lost blocks, {counted(most, 'block')} at the most, which came back late"
+    if count:
+        said = f"the red grows to {counted(count, 'block')} that never come back, for no sequence holds them"
+    return Stack([gone, *_others(series, but=("lost",))], said)
 
 
 def _reserved(series: Series) -> Stack:

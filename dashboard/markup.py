@@ -23,8 +23,9 @@ STYLE = """<style>
 [data-testid="stSliderThumbValue"] p { color: inherit !important; }
 button kbd { opacity: 1 !important; color: inherit !important; }
 .st-key-timebar kbd, .st-key-timebar button [data-testid="stMarkdownContainer"] + span { display: none; }
-.kv-now { display: flex; flex-wrap: wrap; gap: 0.1rem 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-.kv-now span { opacity: 0.65; margin-left: auto; }
+.kv-now { display: flex; gap: 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+.kv-now span { opacity: 0.65; margin-left: auto; flex: 0 1000 auto; min-width: 13rem; text-align: right;
+  white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
 .kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
@@ -104,12 +105,22 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
     for label, value, small, said in cells:
         marks = ["kv-alarm"] * (label == alarm) + ["kv-long"] * (len(value) > LONG_VALUE)
         mark = f' class="{" ".join(marks)}"' if marks else ""
+        small = _singular(small) if value == "1" else small
         after = f"<small>{escape(small)}</small>" if small else ""
         shown.append(
             f'<div{mark} title="{escape(said, quote=True)}" data-stat="{escape(label, quote=True)}">'
             f"<dt>{escape(label)}</dt><dd><span>{escape(value)}</span>{after}</dd></div>"
         )
     return f'<dl class="kv-stats">{"".join(shown)}</dl>'
+
+
+_UNITS = ("blocks", "slots", "tokens", "events", "sequences", "steps", "requests")
+
+
+def _singular(unit: str) -> str:
+    """`block` for a unit of `blocks`; what is no unit as it is."""
+    first, rest = unit.split(" ", 1)[0], unit.partition(" ")[2]
+    return " ".join([first.removesuffix("s"), *([rest] if rest else [])]) if first in _UNITS else unit
 
 
 def pill(kind: str, said: str) -> str:
@@ -185,7 +196,8 @@ def log(lines: Iterable[tuple[int, str]]) -> str:
 
 def now(said: str, where: str) -> str:
     """The time bar's line: what the event is, and where it lies."""
-    return f'<div class="kv-now"><b>{escape(said)}</b><span>{escape(where)}</span></div>'
+    place = f'<span title="{escape(where, quote=True)}">{escape(where)}</span>'
+    return f'<div class="kv-now"><b>{escape(said)}</b>{place}</div>'
 
 
 def plain(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -23,6 +24,8 @@ from kvscope.inspector.livecheck import Checked
 from kvscope.inspector.mirror import Contact, Mirror
 from kvscope.inspector.remote import Server, read_token
 from kvscope.inspector.results import SUFFIXES, Results, read_results
+from kvscope.traces.manifest import load_manifest
+from kvscope.traces.place import place_of
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,13 @@ def contact_of(path: Path) -> Contact | None:
     return None if mirror is None else mirror.contact
 
 
+def closed(path: Path) -> bool:
+    """Whether the writer of a trace folder has said that there is no more."""
+    with contextlib.suppress(KVScopeError, OSError):
+        return bool(load_manifest(place_of(path))[0].get("clean"))
+    return False
+
+
 def open_view(name: str, path: Path, at_least: int | None = None) -> TraceView:
     """The trace as it is now, or a little earlier but with event `at_least`.
 
@@ -140,6 +150,11 @@ def findings_while_live(view: TraceView) -> Checked | None:
 @st.cache_resource(max_entries=8, show_spinner="opening the trace")
 def _tail(name: str, path: str) -> Tail:
     return Tail(name, Path(path), _MIRRORS.get(Path(path)))
+
+
+def follow_servers() -> None:
+    """Begin to follow the servers that the launcher named: what they have is here when the first page is opened."""
+    start()
 
 
 _MIRRORS: dict[Path, Mirror] = {}

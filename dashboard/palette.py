@@ -1,16 +1,15 @@
-"""One set of colours and letters for the canvas, the figures, the tables and the terminal.
-
-The hues are Okabe and Ito's, which people with any kind of colour vision tell apart; a state is never told by its
-colour alone but by its letter or its name too.
-"""
+"""One set of colours for the canvas, the figures and the tables; those of block states are the inspector's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-BLUE, ORANGE, SKY, GREEN = "#0072B2", "#E69F00", "#56B4E9", "#009E73"
-PURPLE, YELLOW, VERMILLION, GREY = "#CC79A7", "#F0E442", "#D55E00", "#9AA5B1"
+from kvscope.inspector.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
+from kvscope.inspector.palette import BY_LETTER as BY_LETTER
+from kvscope.inspector.palette import BY_NAME as BY_NAME
+from kvscope.inspector.palette import STATES as STATES
+from kvscope.inspector.palette import WRITING as WRITING
+
 FINDING = VERMILLION
 # Readable on both a light and a dark page, so that a figure needs no second version.
 MUTED = "#7B8794"
@@ -22,34 +21,6 @@ def hatch(colour: str) -> dict[str, Any]:
     return {"shape": "/", "size": 7, "solidity": 0.2, "fillmode": "replace", "bgcolor": colour,
             "fgcolor": "rgba(0,0,0,0.4)"}  # fmt: skip
 
-
-@dataclass(frozen=True)
-class State:
-    """How one block state is drawn: its series name, letter, colour, and what it means."""
-
-    name: str
-    letter: str
-    colour: str
-    meaning: str
-
-    @property
-    def label(self) -> str:
-        """The name as people read it."""
-        return self.name.replace("_", " ")
-
-
-# In the order of a stack, from the bottom: what is in use first, what is free on top.
-STATES: tuple[State, ...] = (
-    State("private", "P", BLUE, "held by one table entry"),
-    State("shared", "S", ORANGE, "held by more than one table entry"),
-    State("in_transit", "T", YELLOW, "held by leases alone, or being moved"),
-    State("cached", "C", SKY, "held by nobody, content kept for the prefix cache"),
-    State("quarantined", "Q", PURPLE, "held by nobody, an open step still uses it"),
-    State("free", "F", GREY, "on the free list"),
-)
-WRITING = State("writing", "W", GREEN, "private, a write was issued and has not committed")
-BY_NAME: dict[str, State] = {state.name: state for state in (*STATES, WRITING)}
-BY_LETTER: dict[str, State] = {state.letter: state for state in (*STATES, WRITING)}
 
 # Sequences, in the order they appear: seven hues, then seven darker ones turned by three, so that neighbours and
 # numbers seven apart differ in hue.

@@ -1,8 +1,8 @@
 """The place: which event and block the pages stand at. The URL is the state.
 
-`/blocks?trace=..&seq=..&block=..` (or `/?page=blocks&..`) reproduces a view. A value in the URL that this session has
-not written itself is taken over; what the session holds is written back at the end of every run. A link can only name
-traces that the launcher was given.
+`/blocks?trace=..&seq=..&block=..` (or `/?page=blocks&..`) reproduces a view, with what is chosen on it
+(`choices`). A value in the URL that this session has not written itself is taken over; what the session holds is
+written back at the end of every run. A link can only name traces that the launcher was given.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import fragments
+from kvscope.dashboard import choices, fragments
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
-from kvscope.dashboard.markup import plain
+from kvscope.dashboard.figures import AXES
+from kvscope.dashboard.notes import forget, note
 from kvscope.dashboard.opened import Start, TraceView
 
+_PLACE = ("trace", "other", "seq", "block")
 _ASKED = {"seq": "Event", "block": "Block"}
 STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
 
@@ -29,6 +31,7 @@ class Place:
 
     seq: int
     block: int  # -1: none chosen
+    axis: str = "event"  # what time goes by, one of AXES
 
 
 def adopt_url() -> None:
@@ -40,47 +43,46 @@ def adopt_url() -> None:
     """
     state = st.session_state
     state["adopted"] = adopted = set()
+    choices.begin()
     back = stepped_back()
     if state.pop("moved", False):
-        state["notes"] = []
+        forget()
         if not back:
             return
     written: dict[str, str] = state.setdefault("written", {})
     replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
-    for name in ("trace", "other", "seq", "block"):
+    for name in (*_PLACE, *choices.NAMES):
         value = st.query_params.get(name)
         if value is None and back and name in written and len(st.query_params) and name != "other":
-            state[name] = None
+            _leave(name)
             del written[name]
         if value is None or value == written.get(name):
             continue
         if not back and time.monotonic() - replaced.get((name, value), -STALE_S) < STALE_S:
             continue
-        state["notes"] = state.get("notes", []) if adopted else []
-        state[name] = value if name in ("trace", "other") else _number(value)
-        if state[name] is None:
-            what = {"seq": "the trace is shown where it opens", "block": "no block is chosen"}[name]
-            note(f"{_ASKED[name]} {value!r} was asked for, which is no number: {what}.")
+        if not adopted:
+            forget()
+        _take(name, value)
         written[name] = value
         adopted.add(name)
 
 
-def note(text: str) -> None:
-    """Say on the page what a link asked for and does not get, until the visitor moves."""
-    notes = st.session_state.setdefault("notes", [])
-    if text not in notes:
-        notes.append(text)
-
-
-def show_notes(page: str) -> None:
-    """Draw them; on another page they are forgotten."""
+def _take(name: str, value: str) -> None:
     state = st.session_state
-    if state.get("notes") and state.get("notes_on", page) != page:
-        state["notes"] = []
-    state["notes_on"] = page
-    with st.container():  # there also where it is empty: what follows keeps its place, and so its nodes
-        for text in state.get("notes", ()):
-            st.warning(plain(text), icon=":material/wrong_location:")
+    if name in choices.NAMES:
+        choices.take(name, value)
+        return
+    state[name] = value if name in ("trace", "other") else _number(value)
+    if state[name] is None:
+        what = {"seq": "the trace is shown where it opens", "block": "no block is chosen"}[name]
+        note(f"{_ASKED[name]} {value!r} was asked for, which is no number: {what}.")
+
+
+def _leave(name: str) -> None:
+    if name in choices.NAMES:
+        choices.asked().pop(name, None)
+    else:
+        st.session_state[name] = None
 
 
 def publish_url(wanted: dict[str, str]) -> None:
@@ -97,14 +99,22 @@ def publish_url(wanted: dict[str, str]) -> None:
 
 
 def link(
-    traces: dict[str, Path], trace: str | None = None, *, moving: bool = False, other: str | None = None
+    traces: dict[str, Path],
+    page: str,
+    trace: str | None = None,
+    *,
+    moving: bool = False,
+    other: str | None = None,
+    drawn: bool = False,
 ) -> dict[str, str]:
-    """The parameters that reproduce the session's place; what is not chosen is left out.
+    """The parameters that reproduce a page as the session has it; what is not chosen is left out.
 
     Args:
+        page: its path.
         trace: the one that is shown, where it is known.
         moving: the page plays: it stands at no event.
         other: the trace beside it, on the page that compares.
+        drawn: the page has been drawn: its choices are known.
     """
     state = st.session_state
     wanted = {
@@ -117,7 +127,8 @@ def link(
     if moving or (state.get("seq") or 0) < 0:
         wanted["seq"] = None
     wanted["block"] = state.get("block") if (state.get("block") or 0) >= 0 else None
-    return {name: str(value) for name, value in wanted.items() if value not in (None, "")}
+    found = {name: str(value) for name, value in wanted.items() if value not in (None, "")}
+    return found | choices.parameters(page, drawn=drawn)
 
 
 def stepped_back() -> bool:
@@ -151,7 +162,8 @@ def place_in(view: TraceView, begun: Start) -> Place:
     if block >= view.num_blocks or block < -1:
         last = view.num_blocks - 1
         note(f"Block {block:,} was asked for: the pool has blocks 0 to {last:,}, and none of them is chosen.")
-    return Place(state["seq"], state["block"])
+    axis = choices.asked().get("axis", "event")
+    return Place(state["seq"], state["block"], axis if axis in AXES else "event")
 
 
 def telling(view: TraceView) -> Place:

@@ -8,6 +8,7 @@ server is, in the object that Streamlit reads for it, and a link of the form `/?
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -59,6 +60,11 @@ def _document() -> Response:
     text = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
     return HTMLResponse(text.replace("<head>", f"<head>{_TOLD}", 1), headers={"Cache-Control": "no-cache"})
 
+
+if "--server" in sys.argv:
+    from kvscope.dashboard.opened import follow_servers
+
+    follow_servers()
 
 app = st.App(
     Path(__file__).with_name("app.py"),

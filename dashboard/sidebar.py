@@ -15,9 +15,13 @@ from kvscope.dashboard.numbers import bytes_text, count_text, duration_text
 from kvscope.dashboard.opened import Start, TraceView
 from kvscope.dashboard.place import go, move
 from kvscope.inspector.spans import model_facts
+from kvscope.inspector.units import counted
+from kvscope.traces.folder import is_written
 from kvscope.traces.losses import Losses
 
 MAX_WARNINGS = 5
+GONE = "Not closed by its writer, which is gone"
+WRITER_S = 0.5  # how often it is asked whether the writer still is there
 AGAIN_S = 2.0  # how often a folder is looked through for traces that have come
 STEPS_AMONG = 1 << 14  # events at the end, among which the last step is looked for
 
@@ -64,13 +68,14 @@ def show_choice(begun: Start) -> None:
 
 
 def _watch(begun: Start) -> None:
-    """Say which traces have come since the run before, and go on looking for more."""
+    """Say which traces have come since the run before, but for the one that is shown, and go on looking for more."""
     state, there = st.session_state, tuple(filter(opened.whole, begun.traces.values()))
     before = state.get("there")
     state["there"] = there
+    shown = state.get("trace") or state.get("place_of") or next(iter(begun.traces))
     for path in there if before is not None else ():
-        if path not in before:
-            name = next(name for name, other in begun.traces.items() if other == path)
+        name = next(name for name, other in begun.traces.items() if other == path)
+        if path not in before and name != shown:
             st.toast(f"{plain(name)} is a new trace here: choose it in the sidebar", icon=":material/fiber_new:")
     if begun.folders:
         st.fragment(_look_again, run_every=AGAIN_S)(there)
@@ -88,26 +93,33 @@ def _choose() -> None:
 def _health(view: TraceView) -> None:
     """A banner for every warning; dropped events are an error, for what is shown is then not the whole story."""
     if view.dropped:
-        st.error(f"{count_text(view.dropped)} events were dropped while recording", icon=":material/warning:")
+        st.error(
+            f"{counted(view.dropped, 'event was', 'events were')} dropped while recording", icon=":material/warning:"
+        )
     if any(losses := Losses.of(view.reader)):
         st.error(f"{losses} could not be written while recording", icon=":material/warning:")
     if view.live:
-        _live(view)
+        st.fragment(_live, run_every=WRITER_S)(view)
         if st.button("Watch it live", key="watch", icon=":material/play_circle:", width="stretch"):
             go("live")
     elif not view.clean:
-        st.warning("Not closed by its writer, which is gone", icon=":material/warning:")
+        st.warning(GONE, icon=":material/warning:")
     shown = [w for w in view.warnings if w]
     for warning in shown[:MAX_WARNINGS]:
         st.warning(plain(warning), icon=":material/warning:")
     if len(shown) > MAX_WARNINGS:
-        st.caption(f"and {len(shown) - MAX_WARNINGS} more warnings")
+        st.caption(f"and {counted(len(shown) - MAX_WARNINGS, 'more warning')}")
 
 
 def _live(view: TraceView) -> None:
+    """Who writes it, as things stand now: the rest of the sidebar is drawn once."""
     contact = opened.contact_of(view.path)
-    if contact is None:
+    if contact is None and is_written(view.path):
         st.info("Being written right now", icon=":material/pending:")
+    elif contact is None and opened.closed(view.path):
+        st.info("Its writer has closed it", icon=":material/check_circle:")
+    elif contact is None:
+        st.warning(GONE, icon=":material/warning:")
     elif contact.connected:
         st.info("A running server, followed", icon=":material/lan:")
     else:
@@ -122,8 +134,8 @@ def _geometry(view: TraceView) -> None:
     pool = bytes_text(view.num_blocks * view.block_bytes) if view.block_bytes else "size not recorded"
     rows = [
         ("model", str(model_facts(view).get("name") or "not recorded")),
-        ("pool", f"{count_text(view.num_blocks)} blocks, {pool}"),
-        ("block", f"{view.block_size} slots" + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
+        ("pool", f"{counted(view.num_blocks, 'block')}, {pool}"),
+        ("block", counted(view.block_size, "slot") + (f", {bytes_text(view.block_bytes)}" if view.block_bytes else "")),
     ]
     if not view.live:
         newest = view.events[-STEPS_AMONG:]

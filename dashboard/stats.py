@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text, ratio_text
+from kvscope.dashboard.palette import BY_NAME, STATES
 from kvscope.inspector.holes import allocator_of
 
+LOST = "Lost"
 Cell = tuple[str, str, str, str]  # label, value, small text after it, what hovering says
 
 
@@ -24,13 +26,28 @@ def stat_cells(facts: dict[str, Any], findings: int | None) -> tuple[Cell, ...]:
     )  # fmt: skip
     return (
         ("Pool", count_text(pool), "blocks", "Blocks in the pool, reserved ones not counted."),
-        ("Peak held", count_text(held), "blocks", "The most blocks that tables or leases held at once."),
+        ("Peak held", count_text(held), "blocks", "The most blocks in use at once: held by tables or leases, or lost."),
         ("Utilization", ratio_text(use["mean"]), "",
-         f"Share of held memory that holds live tokens, mean over time. Peak {ratio_text(use['peak'])}."),
+         f"Share of the memory in use that holds live tokens, mean over time. Peak {ratio_text(use['peak'])}."),
         *(hole_cells(facts["holes"]) if facts["holes"] else shares),
         ("Preemptions", count_text(facts["preemptions"]), "", "Sequences that gave up their blocks, to be recomputed."),
         ("Findings", count_text(findings), "", "Broken rules: see the page Findings."),
     )  # fmt: skip
+
+
+def state_cells(counts: dict[str, int], num_blocks: int) -> list[Cell]:
+    """A cell for each state of a block: how many there are, and what share of the pool."""
+    share = {name: f"{count / num_blocks:.0%}" if num_blocks else "" for name, count in counts.items()}
+    return [(s.label.capitalize(), count_text(counts[s.name]), share[s.name], s.meaning) for s in STATES]
+
+
+def lost_cells(lost: int, block_bytes: int) -> tuple[Cell, ...]:
+    """What is lost, where anything is; it is to be an alarm."""
+    if not lost:
+        return ()
+    size = f" {bytes_text(lost * block_bytes)}." if block_bytes else ""
+    unit = "block" if lost == 1 else "blocks"
+    return ((LOST, count_text(lost), unit, f"Blocks {BY_NAME['lost'].meaning}.{size}"),)
 
 
 def waste_title(trace: Any) -> str:
@@ -49,8 +66,9 @@ def hole_cells(holes: dict[str, Any]) -> tuple[Cell, ...]:
             f"{count_text(first['needed'])} blocks side by side were needed.",
         )  # fmt: skip
     return (
-        ("External fragmentation", ratio_text(holes["mean"]), "mean",
-         f"Share of the free memory outside the largest hole, over time. Worst {ratio_text(holes['peak'])}."),
+        ("Fragmentation", ratio_text(holes["mean"]), "",
+         "External: share of the free memory outside the largest hole, mean over time. Worst "
+         f"{ratio_text(holes['peak'])}."),
         largest,
         ("Refused by holes", count_text(holes["refusals"]), f"of {count_text(holes['of_refusals'])}",
          "Refusals that free blocks would have served, had they lain side by side: a paged pool has none."),

@@ -13,7 +13,8 @@ from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
 from kvscope.dashboard.place import Place, go
 from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writers
 from kvscope.inspector.source import Names, rows_until, rows_with
-from kvscope.inspector.state import Holder, holders
+from kvscope.inspector.state import BlockState, Holder, holders
+from kvscope.inspector.units import counted
 
 RECENT = 12
 MOST_HOLDERS = 6
@@ -44,7 +45,7 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
         return
     names = names_of(view)
     filled = f"{int(state.fill[block])} of {view.block_size} slots filled"
-    many = "1 life" if len(lives) == 1 else f"{len(lives)} lives"
+    many = counted(len(lives), "life", "lives")
     said = [f"ref {int(state.ref[block])}", filled, many]
     if state.published[block]:
         said.append("in the prefix index")
@@ -52,7 +53,10 @@ def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     held = holders(view, block, place.seq)
     more = f"; and {len(held) - MOST_HOLDERS} more" if len(held) > MOST_HOLDERS else ""
     told = "; ".join(_holder(h, names) for h in held[:MOST_HOLDERS]) + more
-    st.markdown(f"Held by {told}" if held else "Held by nobody")
+    if state.state[block] == BlockState.LOST:
+        st.markdown(f"Held by nobody any more: taken by {told or 'a sequence that has ended'}, and never given back")
+    else:
+        st.markdown(f"Held by {told}" if held else "Held by nobody")
     for finding in findings_so_far(view) or ():
         if finding.block == block:
             text = f"{finding.code} {finding.title}, at event {count_text(finding.seq)}: {finding.why}"

@@ -224,7 +224,8 @@ class Tail:
         return (TraceView if isinstance(events, np.ndarray) else LongView)(
             self._name, self._path, events, r.seqs, most_blocks(r.num_blocks, events), r.block_size, r.block_bytes,
             list(r.sites), list(r.actors), list(r.facts), warnings, bool(r.clean), self._live, int(r.dropped),
-            self._opened, tuple(absent), r,
+            self._opened, tuple(absent),
+            () if self._mirror is not None else tuple(r.damaged_records), r,
         )  # fmt: skip
 
 

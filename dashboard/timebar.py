@@ -6,6 +6,7 @@ Keys: J and K to the event before and after, Shift+J and Shift+K a whole step.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import markup
+from kvscope.dashboard import choices, markup
 from kvscope.dashboard.answers import names_of
 from kvscope.dashboard.component import asked_keys, time_keys
+from kvscope.dashboard.figures import AXES
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.opened import TraceView, open_view, row_at
 from kvscope.dashboard.place import Place, move
 from kvscope.dashboard.words import event_text, short_site
 from kvscope.errors import KVScopeError
+from kvscope.inspector.moments import event_at_step, event_at_time
 from kvscope.inspector.source import site_text
 
 KEYS = "time_keys"
@@ -39,36 +42,66 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
         return
     row = row_at(view, place.seq)
     with st.container(border=True, key="timebar"):
-        buttons, number, slide = st.columns([2.45, 1.35, 7], vertical_alignment="center", gap="medium")
+        buttons, number, slide, by = st.columns([2.3, 1.2, 4.6, 2.65], vertical_alignment="center", gap="medium")
         with buttons, st.container(horizontal=True, gap="xxsmall"):
             time_keys(st.session_state.get("keys_done", (0, 0)), _pressed, key=KEYS)
             _move(view, row, "step_back", "first_page", "To the step before (Shift+J)", _step_seq, -1)
             _move(view, row, "event_back", "chevron_left", "To the event before (J)", _event_seq, -1)
             _move(view, row, "event_on", "chevron_right", "To the next event (K)", _event_seq, 1)
             _move(view, row, "step_on", "last_page", "To the next step (Shift+K)", _step_seq, 1)
-        st.session_state["seq_box"] = st.session_state["seq_slide"] = place.seq
+        sliding = _slider(view, row, place.axis)
         st.session_state["keys_moved"] = False
         now = time.monotonic()
-        drawn = {seq: t for seq, t in st.session_state.get("drawn", {}).items() if now - t < LAG_S}
-        st.session_state["drawn"] = drawn | {place.seq: now}
+        drawn = {item: t for item, t in st.session_state.get("drawn", {}).items() if now - t < LAG_S}
+        for key, value in (("seq_box", place.seq), (sliding["key"], sliding.pop("at"))):
+            st.session_state[key] = value
+            drawn[key, value] = now
+        st.session_state["drawn"] = drawn
         with number:
             st.number_input("Event", view.first_seq, view.last_seq, key="seq_box", on_change=_take,
                             args=("seq_box",), label_visibility="collapsed")  # fmt: skip
         with slide:
-            if view.last_seq > view.first_seq:
-                st.slider("Event in time", view.first_seq, view.last_seq, key="seq_slide", on_change=_take,
-                          args=("seq_slide",), label_visibility="collapsed")  # fmt: skip
+            if sliding["max_value"] > sliding["min_value"]:
+                st.slider(on_change=_take, args=(sliding["key"],), label_visibility="collapsed", **sliding)
+        with by:
+            chosen = choices.one("axis", list(AXES), "event", key="axis", what="Time by")
+            st.segmented_control("Time by", list(AXES), required=True, label_visibility="collapsed", width="stretch",
+                                 help="What the slider and the pictures go by", **chosen)  # fmt: skip
         _caption(view, row)
+
+
+def _slider(view: TraceView, row: int, axis: str) -> dict[str, Any]:
+    """What the slider goes by: its limits, and `at`, where it stands."""
+    if axis == "event":
+        return {"key": "seq_slide", "label": "Event", "at": int(view.seqs[row]), "min_value": view.first_seq,
+                "max_value": view.last_seq}  # fmt: skip
+    here, last = view.events[row], view.events[len(view.events) - 1]
+    if axis == "step":
+        low, high, at = (max(int(event["step"]), 0) for event in (view.events[0], last, here))
+        return {"key": "step_slide", "label": "Step", "at": min(max(at, low), high), "min_value": low,
+                "max_value": high}  # fmt: skip
+    high, at = (_seconds(view, event) for event in (last, here))
+    digits = max(0, 3 - math.floor(math.log10(high))) if high > 0 else 0
+    return {"key": "time_slide", "label": "Time", "at": min(at, high), "min_value": 0.0, "max_value": high,
+            "step": 10.0**-digits, "format": f"%.{digits}f s"}  # fmt: skip
+
+
+def _seconds(view: TraceView, event: Any) -> float:
+    """Since the first event."""
+    return max(int(event["t_ns"]) - int(view.events[0]["t_ns"]), 0) * 1e-9
 
 
 def _caption(view: TraceView, row: int) -> None:
     event = view.events[row]
-    since = (int(event["t_ns"]) - int(view.events[0]["t_ns"])) * 1e-9
     where = f"event {count_text(int(view.seqs[row]))} of {count_text(view.last_seq)}"
     step = f"step {int(event['step'])}" if event["step"] >= 0 else "before the first step"
     said = event_text(view, row, names_of(view))
     site = short_site(site_text(view, row))
-    st.html(markup.now(said, " · ".join([where, step, duration_text(since), *([site] if site != "?" else [])])))
+    st.html(
+        markup.now(
+            said, " · ".join([where, step, duration_text(_seconds(view, event)), *([site] if site != "?" else [])])
+        )
+    )
 
 
 def _move(view: TraceView, row: int, key: str, icon: str, text: str, find: Find, by: int) -> None:
@@ -120,9 +153,24 @@ def _take(key: str) -> None:
     value = state.get(key)
     # A browser that has not drawn the last moves yet says what the bar was before them as if somebody had set it.
     behind = asked_keys(KEYS) != state.get("keys_done", (0, 0)) or state.get("keys_moved", False)
-    behind |= time.monotonic() - state.get("moved_at", -LAG_S) < LAG_S and value in state.get("drawn", {})
+    behind |= time.monotonic() - state.get("moved_at", -LAG_S) < LAG_S and (key, value) in state.get("drawn", {})
     if value is not None and not behind:
-        move(seq=int(value))
+        move(seq=_event_of(key, value))
+
+
+def _event_of(key: str, value: Any) -> int:
+    """The event that a slider was set to; one that is moved on moves on, however far the next event is."""
+    view = st.session_state["view"]
+    if key not in ("step_slide", "time_slide"):
+        return int(value)
+    begun = int(view.events[0]["t_ns"])
+    seq = event_at_step(view, value) if key == "step_slide" else event_at_time(view, begun + round(value * 1e9))
+    row = row_at(view, int(st.session_state.get("seq") or 0))
+    here = view.events[row]
+    ahead = value > (int(here["step"]) if key == "step_slide" else _seconds(view, here))
+    if seq == int(view.seqs[row]) and ahead and row + 1 < len(view.seqs):
+        return int(view.seqs[row + 1])
+    return seq
 
 
 def _event_seq(view: TraceView, row: int, by: int) -> int | None:

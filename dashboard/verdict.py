@@ -11,6 +11,7 @@ from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import go
 from kvscope.inspector.story import missing
+from kvscope.inspector.units import counted
 
 LEAK = "KV005"
 
@@ -28,7 +29,7 @@ def show(view: TraceView) -> None:
 
 def recorded(view: TraceView) -> str:
     """What a clean check stands for, where it is not the whole run."""
-    return " so far" if view.live else " as far as recorded" if view.gaps or view.damage else ""
+    return " so far" if view.live else " as far as recorded" if view.gaps or view.absent else ""
 
 
 def first_finding(view: TraceView) -> None:
@@ -36,7 +37,7 @@ def first_finding(view: TraceView) -> None:
     found = findings_so_far(view)
     if not found:
         return
-    first, many = found[0], "1 finding" if len(found) == 1 else f"{count_text(len(found))} findings"
+    first, many = found[0], counted(len(found), "finding")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="verdict"):
         lacks = missing(view, first, names_of(view))
         said = f" Missing: {lacks}." if lacks else ""
@@ -52,16 +53,20 @@ def first_finding(view: TraceView) -> None:
 def leak_text(view: TraceView) -> str:
     """Is it a leak? In one sentence; of a run that goes on nothing can be said."""
     if view.live:
-        return ""
+        lost = pool_at(view, view.last_seq).num_lost
+        return f"So far {counted(lost, 'block is', 'blocks are')} lost: held by nobody, and not free." if lost else ""
     leaks = [f for f in findings_so_far(view) or () if f.code == LEAK]
     if leaks:
         blocks = len({f.block for f in leaks})
-        return f"Is it a leak? Yes: {count_text(blocks)} {'block' if blocks == 1 else 'blocks'} will never come back."
+        return f"Is it a leak? Yes: {counted(blocks, 'block')} will never come back."
+    if lost := pool_at(view, view.last_seq).num_lost:
+        return f"Is it a leak? Yes: {counted(lost, 'block is', 'blocks are')} held by nobody, and not free."
     holders = tables_of(view, view.last_seq)
     if not holders:
         held = int(np.count_nonzero(pool_at(view, view.last_seq).ref))
         if held:
-            return f"Is it a leak? Not known: {count_text(held)} held blocks were taken before the first event here."
+            known = counted(held, "held block was", "held blocks were")
+            return f"Is it a leak? Not known: {known} taken before the first event here."
         return "Is it a leak? No: at the end nobody holds a block."
-    many = "1 sequence" if len(holders) == 1 else f"{count_text(len(holders))} sequences"
+    many = counted(len(holders), "sequence")
     return f"Is it a leak? Nothing says so: what is held at the end belongs to {many}."

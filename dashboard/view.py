@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.inspector.source import Frozen
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import EventArray
 
 _OF_READER = ("row_of", "fold_at", "details_between")
@@ -37,6 +38,7 @@ class TraceView:
     dropped: int
     opened: int  # differs for each time a trace is opened anew
     absent: tuple[tuple[int, int], ...]  # [lo, hi) of the numbers of events that were recorded and are not there
+    damaged_records: tuple[str, ...]  # what is wrong with the files of facts, names and details, a line for each
     reader: Any = field(repr=False, compare=False)
 
     @property
@@ -67,18 +69,23 @@ class TraceView:
 
     @property
     def damage(self) -> str:
-        """Which events are missing and how many, in a line for people; empty where none is."""
+        """Which events and records are missing and how many, in a line for people; empty where none is."""
+        records = ""
+        if self.damaged_records:
+            records = f"Damaged: {'; '.join(self.damaged_records)}. What is told of requests and calls is incomplete."
+        return " ".join(filter(None, (self._lost_events, records)))
+
+    @property
+    def _lost_events(self) -> str:
         lost = sum(hi - lo for lo, hi in self.absent)
         if not lost:
             return ""
         if not len(self.events):
-            return f"Damaged: all {lost:,} events are missing, and nothing can be shown."
+            return f"Damaged: all {counted(lost, 'event is', 'events are')} missing, and nothing can be shown."
         (lo, _), (_, hi) = self.absent[0], self.absent[-1]
         where = f"{lo:,} to {hi - 1:,}" if len(self.absent) == 1 else f"in {len(self.absent)} places"
-        return (
-            f"Damaged: {lost:,} of {lost + len(self.events):,} events are missing ({where}). "
-            "What is shown comes from the others."
-        )
+        of = f"{lost:,} of {lost + len(self.events):,} events {'is' if lost == 1 else 'are'}"
+        return f"Damaged: {of} missing ({where}). What is shown comes from the others."
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of one event."""

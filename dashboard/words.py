@@ -7,6 +7,7 @@ from typing import Any
 from kvscope.inspector.biography import describe, kind_words, reason_words
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
 from kvscope.inspector.source import Names, named_detail
+from kvscope.inspector.units import counted
 from kvscope.traces.fold import BLOCK_KINDS
 from kvscope.traces.schema import Kind, unpack_range
 
@@ -46,21 +47,21 @@ def _other(view: Any, row: int, names: Names) -> str:
         said = f": {_needs(view, kind, detail)}" if "free" in detail else ""
         return f"{who} {'waits' if kind == Kind.WAIT else 'refused'}{because}{said}"
     texts: dict[int, str] = {
-        Kind.SUBMIT: f"{who} submitted, {aux} prompt tokens",
-        Kind.ADMIT: f"{who} admitted, {aux} tokens cached",
-        Kind.RESUME: f"{who} resumed, {aux} tokens to compute again",
-        Kind.PREEMPT: f"{who} preempted after {aux} tokens{because}",
-        Kind.FINISH: f"{who} finished with {aux} output tokens{because}",
-        Kind.ABORT: f"{who} aborted with {aux} output tokens{because}",
+        Kind.SUBMIT: f"{who} submitted, {counted(aux, 'prompt token')}",
+        Kind.ADMIT: f"{who} admitted, {counted(aux, 'token')} cached",
+        Kind.RESUME: f"{who} resumed, {counted(aux, 'token')} to compute again",
+        Kind.PREEMPT: f"{who} preempted after {counted(aux, 'token')}{because}",
+        Kind.FINISH: f"{who} finished with {counted(aux, 'output token')}{because}",
+        Kind.ABORT: f"{who} aborted with {counted(aux, 'output token')}{because}",
         Kind.FORK: f"{who} forked from {names(aux)}",
-        Kind.TRUNCATE: f"{who} truncated to {aux} tokens",
+        Kind.TRUNCATE: f"{who} truncated to {counted(aux, 'token')}",
         Kind.MISS: f"{who}: prefix match ends before block {int(event['lblock'])}{because}",
-        Kind.STEP_BEGIN: f"step begins with {aux} sequences",
-        Kind.STEP_END: f"step ends, {aux} tokens computed",
+        Kind.STEP_BEGIN: f"step begins with {counted(aux, 'sequence')}",
+        Kind.STEP_END: f"step ends, {counted(aux, 'token')} computed",
         Kind.WITNESS: "witness: what the pool itself counts",
-        Kind.POOL: f"pool of {aux} blocks",
-        Kind.GROW: f"pool grows from {int(event['lblock'])} to {aux} blocks",
-        Kind.SHRINK: f"pool shrinks from {int(event['lblock'])} to {aux} blocks",
+        Kind.POOL: f"pool of {counted(aux, 'block')}",
+        Kind.GROW: f"pool grows from {int(event['lblock'])} to {counted(aux, 'block')}",
+        Kind.SHRINK: f"pool shrinks from {int(event['lblock'])} to {counted(aux, 'block')}",
         Kind.GAP: _gap(aux),
     }
     return texts.get(kind, f"{kind_words(kind)} {who}{because}".strip())
@@ -68,15 +69,16 @@ def _other(view: Any, row: int, names: Names) -> str:
 
 def _gap(aux: int) -> str:
     if aux > 0:
-        return f"{aux} event{'s' * (aux > 1)} lost here"
-    return "another writer goes on" + (f", with a new pool of {-aux} blocks" if aux else "")
+        return f"{counted(aux, 'event')} lost here"
+    return "another writer goes on" + (f", with a new pool of {counted(-aux, 'block')}" if aux else "")
 
 
 def _needs(view: Any, kind: int, detail: dict[str, int]) -> str:
     """What was needed and what there was: also why free blocks did not do, where they must lie side by side."""
     needed, free = detail["needed"], detail["free"]
+    needs, there = f"needs {counted(needed, 'block')}", f"{free} {'is' if free == 1 else 'are'} free"
     if kind == Kind.REFUSED and "largest" in detail:
-        return f"needs {needed} blocks side by side, {free} are free, the largest hole has {detail['largest']}"
+        return f"{needs} side by side, {there}, the largest hole has {detail['largest']}"
     if needed <= free and allocator_of(view.facts) in IN_ONE_PIECE:
-        return f"needs {needed} blocks side by side, {free} are free, in holes too small"
-    return f"needs {needed} blocks, {free} free"
+        return f"{needs} side by side, {there}, in holes too small"
+    return f"{needs}, {free} free"

@@ -18,6 +18,7 @@ from kvscope.inspector.source import (
     site_text,
 )
 from kvscope.inspector.state import check_block
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
 
 # Kinds after which the block is nobody's and its content is gone.
@@ -182,7 +183,7 @@ def describe(trace: TraceLike, row: int, names: Names, *, own: bool = True) -> s
         Kind.RELEASE: f"released{who}{because},{count}",
         Kind.FREE: f"free again{because}",
         Kind.WRITE: f"write slots [{lo}:{hi}]{who}{because}",
-        Kind.COMMIT: f"committed, {int(event['fill'])} slots filled",
+        Kind.COMMIT: f"committed, {counted(int(event['fill']), 'slot')} filled",
         Kind.PUBLISH: "published in the prefix index",
         Kind.UNPUBLISH: f"withdrawn from the prefix index{because}",
         Kind.EVICT: f"evicted{because}",

@@ -111,11 +111,15 @@ class Follower:
         names = {kind.name.lower(): int(self._kinds[kind]) for kind in Kind}
         return Moment(
             rows=self._rows, seq=self._seq, step=self._step,
-            pool=pool_state(self._fold.copy(), self._seq, self._reader.block_size), past=dict(self._past), counts=names,
+            pool=self._pool(), past=dict(self._past), counts=names,
             cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
             tokens_per_s=self._rate(), restarts=self._restarts,
             running=len(self._lineup.running), waiting=len(self._lineup.waiting),
         )  # fmt: skip
+
+    def _pool(self) -> PoolState:
+        fold = self._fold.copy()
+        return pool_state(fold, self._seq, self._reader.block_size, lost=self._sums.lost_references(fold.gen))
 
     def _take(self, part: Part) -> None:
         kind = part["kind"]

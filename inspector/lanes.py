@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +54,13 @@ class Lane:
     def max_held(self) -> int:
         """The most blocks it held at once."""
         return int(self.held.max()) if len(self.held) else 0
+
+
+def most_at_once(found: Sequence[Lane]) -> int:
+    """The most sequences that computed at once: their prompts, or token by token."""
+    running = [bar for lane in found for bar in lane.bars if bar.phase in (PREFILL, DECODE)]
+    edges = sorted([(bar.seq_lo, 1) for bar in running] + [(bar.seq_hi, -1) for bar in running])
+    return max(itertools.accumulate(by for _, by in edges), default=0)
 
 
 @dataclass

@@ -80,19 +80,25 @@ def longrun(trace: Any, points: int = POINTS, *, slots: bool = True) -> LongRun:
     return LongRun(rows, (means.t_first, means.t_last), means.done(), picks.done(), events, seqs)
 
 
-def counts_at(trace: Any, rows: IntArray) -> dict[str, IntArray]:
+def counts_at(trace: Any, rows: IntArray, *, as_counted: bool = False) -> dict[str, IntArray]:
     """Blocks by state, and `blocks`, the pool's size, just after some rows (rising) of a reader's trace."""
     found: dict[str, list[IntArray]] = {name: [] for name in (*STATES, "blocks")}
-    for lo, values in parts_of_counts(trace, tuple(found)):
+    for lo, values in parts_of_counts(trace, tuple(found), as_counted=as_counted):
         inside = rows[(rows >= lo) & (rows < lo + len(values["blocks"]))] - lo
         for name, part in values.items():
             found[name].append(part[inside])
     return {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in found.items()}
 
 
-def parts_of_counts(trace: Any, names: Sequence[str]) -> Iterator[tuple[int, dict[str, IntArray]]]:
-    """(first row, values after each row of a part) of a trace; names are of COUNTS, `filled_slots` or `blocks`."""
-    pool = PoolSums.before(trace, slots=True)
+def parts_of_counts(
+    trace: Any, names: Sequence[str], *, as_counted: bool = False
+) -> Iterator[tuple[int, dict[str, IntArray]]]:
+    """(first row, values after each row of a part) of a trace; names are of COUNTS, `filled_slots` or `blocks`.
+
+    Args:
+        as_counted: see `measures.series`.
+    """
+    pool = PoolSums.before(trace, slots=True, as_counted=as_counted)
     rows = trace.rows if hasattr(trace, "rows") else len(trace.events)
     for lo in range(0, rows, _RUN):
         entered, size = pool.totals(), pool.size

@@ -8,6 +8,9 @@ gives back comes in the rows behind the one that ends the sequence.
 from __future__ import annotations
 
 import itertools
+import threading
+import weakref
+from bisect import bisect_right
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.source import IntArray
 from kvscope.inspector.table_seek import TABLE_KINDS
-from kvscope.traces.fold import kind_mask
+from kvscope.traces.fold import begun_anew, kind_mask
 from kvscope.traces.schema import EventArray, Kind
 
 _TABLE, _STEPS = kind_mask(TABLE_KINDS), kind_mask((Kind.STEP_BEGIN, Kind.STEP_END))
@@ -72,12 +75,12 @@ class Lost:
             found += self._run(part, kind, lo, hi)
         return found
 
-    def per_block(self, gen: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """How many references are lost of each block, whose lives are given."""
+    def per_block(self, gen: npt.NDArray[Any], first: int = 0) -> npt.NDArray[np.int32]:
+        """How many references are lost of each block from `first` on, whose lives are given."""
         found = np.zeros(len(gen), np.int32)
         for (_, _, block, life), count in self._lost.items():
-            if block < len(gen) and gen[block] == life:
-                found[block] += count
+            if 0 <= block - first < len(gen) and gen[block - first] == life:
+                found[block - first] += count
         return found
 
     def _run(self, part: Any, kind: npt.NDArray[Any], lo: int, hi: int) -> list[Move]:
@@ -179,6 +182,52 @@ class Lost:
 def lost_moves(trace: Any) -> list[Move]:
     """All of a trace; a row is one of its rows."""
     return Lost().add_events(trace.events, trace.seqs)
+
+
+def lost_at(trace: Any, seq: int, gen: npt.NDArray[Any], first: int = 0) -> npt.NDArray[np.int32]:
+    """How many references are lost just after event `seq`, of each block from `first` on, whose lives are given.
+
+    A long trace is gone through once for it, and then only what is new.
+    """
+    if getattr(trace, "folded", False):
+        reader = getattr(trace, "reader", trace)
+        with _ONE_AT_A_TIME:
+            return _KNOWN.setdefault(reader, _Known()).at(reader, seq, gen, first)
+    lost, rows = Lost(), int(np.searchsorted(trace.seqs, seq, side="right"))
+    lost.add_events(trace.events[:rows], trace.seqs[:rows])
+    return lost.per_block(gen, first)
+
+
+class _Known:
+    """The moves of a reader's trace, as far as it has been looked at."""
+
+    def __init__(self) -> None:
+        self._lost, self._next = Lost(), -1
+        self._seqs: list[int] = []  # of the moves
+        self._moves: list[tuple[int, int, int]] = []  # block, life, change
+        self._anew: list[int] = []  # events from which on another writer's pool is told of
+
+    def at(self, reader: Any, seq: int, gen: npt.NDArray[Any], first: int) -> npt.NDArray[np.int32]:
+        for part in reader.chunks((*_NAMES, "seq", "aux"), reader.row_of(self._next) if self._next >= 0 else 0):
+            if not len(part["kind"]):
+                continue
+            moves = self._lost.add(part)
+            self._seqs += part["seq"][[move.row for move in moves]].tolist() if moves else []
+            self._moves += [(move.block, move.gen, move.by) for move in moves]
+            self._anew += part["seq"][begun_anew(part["kind"], part["aux"])].tolist()
+            self._next = int(part["seq"][-1])
+        begun = bisect_right(self._anew, seq)
+        lo = bisect_right(self._seqs, self._anew[begun - 1]) if begun else 0
+        known = np.asarray(self._moves[lo : bisect_right(self._seqs, seq)], np.int64).reshape(-1, 3)
+        block = known[:, 0] - first
+        mine = (block >= 0) & (block < len(gen))
+        block, life, by = block[mine], known[mine, 1], known[mine, 2]
+        now = gen[block] == life
+        return np.bincount(block[now], weights=by[now], minlength=len(gen)).astype(np.int32)
+
+
+_KNOWN: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def _turn(held: dict[Entry, int], lblock: int, block: int, gen: int, kind: int) -> bool:

@@ -2,11 +2,12 @@
 
 A pool has N blocks of B slots. In words:
 
-    private shared in_transit cached quarantined free   blocks by state; they add up to N at every event
-    held_slots       slots of held blocks (private, shared, in_transit)
-    filled_slots     slots of held blocks that hold a token, each physical slot once; writes on their way included
-    tail_waste       (held_slots - filled_slots) / held_slots
-    lost_blocks      blocks that lost references alone hold: their sequences have ended without giving them back
+    private shared in_transit lost cached quarantined free   blocks by state; they add up to N at every event
+    lost_blocks      lost: blocks that lost references alone hold: their sequences have ended without giving them back
+    held_slots       slots of blocks in use (private, shared, in_transit, lost)
+    filled_slots     slots of those that hold a live token, each physical slot once; writes on their way included.
+                     What lies in a lost block is not live
+    tail_waste       empty share of the slots of blocks that a table or a lease holds
     sharing_factor   table_entries / distinct blocks in tables;  saved_blocks = their difference
                      (a lost reference is no table entry: no sequence reads through it)
     utilization      filled_slots / held_slots;  pool_utilization = filled_slots / (N * B)
@@ -57,11 +58,11 @@ class Series:
     private: CountArray
     shared: CountArray
     in_transit: CountArray
+    lost: CountArray
     cached: CountArray
     quarantined: CountArray
     free: CountArray
     table_entries: CountArray
-    lost_blocks: CountArray
     filled_slots: CountArray
     cow_copies: CountArray  # from here on: running totals
     preemptions: CountArray
@@ -76,17 +77,33 @@ class Series:
     @cached_property
     def table_blocks(self) -> CountArray:
         """Distinct blocks in tables."""
-        return self.private + self.shared - self.lost_blocks
+        return self.private + self.shared
+
+    @cached_property
+    def lost_blocks(self) -> CountArray:
+        """Blocks that are counted as held, and that nobody holds any more."""
+        return self.lost
 
     @cached_property
     def held_blocks(self) -> CountArray:
-        """Blocks that a table or a lease holds."""
-        return self.private + self.shared + self.in_transit
+        """Blocks in use: a table or a lease holds them, or they are lost."""
+        return self.private + self.shared + self.in_transit + self.lost
 
     @cached_property
     def held_slots(self) -> IntArray:
-        """Slots of held blocks."""
+        """Slots of blocks in use."""
         return self.held_blocks.astype(np.int64) * self.block_size
+
+    @cached_property
+    def lost_slots(self) -> IntArray:
+        """Slots of lost blocks."""
+        return self.lost.astype(np.int64) * self.block_size
+
+    @cached_property
+    def empty_slots(self) -> IntArray:
+        """Slots without a token, of blocks that a table or a lease holds."""
+        empty: IntArray = self.held_slots - self.lost_slots - self.filled_slots
+        return empty
 
     @cached_property
     def saved_blocks(self) -> CountArray:
@@ -105,8 +122,8 @@ class Series:
 
     @cached_property
     def tail_waste(self) -> FloatArray:
-        """Share of held slots that hold no token."""
-        return ratio(self.held_slots - self.filled_slots, self.held_slots)
+        """Empty share of the slots of blocks that a table or a lease holds."""
+        return ratio(self.empty_slots, self.held_slots - self.lost_slots)
 
     @cached_property
     def utilization(self) -> FloatArray:
@@ -129,12 +146,16 @@ class Series:
         return ratio(self.prefix_hit_tokens, self.prefix_query_tokens)
 
 
-def series(trace: TraceLike) -> Series:
-    """All measures at every event of a trace, vectorised (about a second per million events)."""
+def series(trace: TraceLike, *, as_counted: bool = False) -> Series:
+    """All measures at every event of a trace, vectorised (about a second per million events).
+
+    Args:
+        as_counted: blocks by what the pool itself counts, which takes lost references for table entries.
+    """
     trace = frozen(trace)
     events = trace.events
     sizes = pool_sizes(trace)
-    counts = _counts(trace, sizes) if trace.before is None else _counts_from(trace)
+    counts = _counts(trace, sizes, as_counted) if trace.before is None else _counts_from(trace, as_counted)
     hit_tokens, query_tokens = prefix_tokens(events)
     return Series(
         num_blocks=trace.num_blocks, block_size=trace.block_size, block_bytes=trace.block_bytes, blocks=sizes,
@@ -147,35 +168,34 @@ def series(trace: TraceLike) -> Series:
     )  # fmt: skip
 
 
-_COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "lost_blocks", "filled_slots")
+_COUNTED = (*(state.name.lower() for state in BlockState), "table_entries", "filled_slots")
 
 
-def _counts(trace: Frozen, sizes: IntArray) -> dict[str, CountArray]:
+def _counts(trace: Frozen, sizes: IntArray, as_counted: bool) -> dict[str, CountArray]:
     """Of a trace that has its first event: the run of each of its writers begins with a pool that is free."""
     events, found = trace.events, []
     edges = [0, *begun_anew(events["kind"], events["aux"]).tolist(), len(events)]
     for lo, hi in itertools.pairwise(edges):
         if lo == 0 or hi > lo:
             run = SimpleNamespace(events=events[lo:hi], seqs=trace.seqs[lo:hi], num_blocks=trace.num_blocks)
-            found.append(_counts_of(run, sizes[lo:hi]))
+            found.append(_counts_of(run, sizes[lo:hi], as_counted))
     return {name: np.concatenate([counts[name] for counts in found]) for name in _COUNTED}
 
 
-def _counts_of(trace: Any, sizes: IntArray) -> dict[str, CountArray]:
-    line = timeline(trace)
-    held = line.entries + line.leases > 0
-    state = classify(line.entries, line.leases, line.published, line.quarantined)
+def _counts_of(trace: Any, sizes: IntArray, as_counted: bool) -> dict[str, CountArray]:
+    line = timeline(trace, as_counted=as_counted)
+    entries = line.entries - line.lost
+    state = classify(entries, line.leases, line.published, line.quarantined, line.lost)
     counts = {s.name.lower(): line.total(state == s) for s in BlockState}
     # Blocks without a row yet have not been handed out; those that a shrink took away were free.
     counts["free"] = (counts["free"] + sizes - line.seen).astype(np.int32)
-    lost = line.total((line.lost > 0) & (line.lost == line.entries))
-    found = (line.total(line.entries - line.lost), lost, line.total(np.where(held, line.fill, 0)))
-    return {**counts, **dict(zip(_COUNTED[-3:], found, strict=True))}
+    filled = line.total(np.where(entries + line.leases > 0, line.fill, 0))
+    return {**counts, "table_entries": line.total(entries), "filled_slots": filled}
 
 
-def _counts_from(trace: Frozen) -> dict[str, CountArray]:
+def _counts_from(trace: Frozen, as_counted: bool) -> dict[str, CountArray]:
     """Of a trace whose first events were let go: from what those had made of the pool."""
-    parts = [part for _, part in parts_of_counts(trace, _COUNTED)]
+    parts = [part for _, part in parts_of_counts(trace, _COUNTED, as_counted=as_counted)]
     none = np.empty(0, np.int64)
     return {name: np.concatenate([none, *(part[name] for part in parts)]).astype(np.int32) for name in _COUNTED}
 
@@ -233,7 +253,7 @@ def held_at(trace: Frozen, rows: IntArray) -> IntArray:
     if not trace.on_demand:
         return series(trace).held_blocks[rows].astype(np.int64)
     found = counts_at(trace.source, rows)
-    return found["private"] + found["shared"] + found["in_transit"]
+    return found["private"] + found["shared"] + found["in_transit"] + found["lost"]
 
 
 def series_of(run: LongRun, trace: TraceLike) -> Series:

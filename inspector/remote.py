@@ -112,9 +112,10 @@ class Server:
         columns = _columns(body)
         seq = int(headers.get("x-kvscope-seq", -1))
         nothing = np.full(len(columns["state"]), -1, np.int64)
+        lost = columns.get("lost", np.zeros(len(nothing), np.int32))  # a server of an older version does not say
         return PoolState(
             seq=seq, block_size=int(self.json("/run")["block_size"]), state=columns["state"], gen=columns["gen"],
-            entries=columns["entries"], leases=columns["leases"], fill=columns["fill"],
+            entries=columns["entries"], lost=lost, leases=columns["leases"], fill=columns["fill"],
             published=columns["published"].astype(bool), writing=columns["writing"].astype(bool), last_seq=nothing,
         )  # fmt: skip
 

@@ -22,9 +22,9 @@ LEGEND = "F free  Q quarantined  P private  S shared  C cached (ref 0)  W being 
 
 
 def report(
-    found: CheckResult | Finding, trace: TraceLike, *, name: str = "run.kvtrace", most: int | None = None
+    found: CheckResult | Finding | Story, trace: TraceLike, *, name: str = "run.kvtrace", most: int | None = None
 ) -> str:
-    """The text report of one finding, or of a whole check.
+    """The text report of one finding, or of its story where that has been told, or of a whole check.
 
     Of findings with equal code and call site the first is told in full and the others are counted.
 
@@ -34,10 +34,12 @@ def report(
     """
     trace = frozen(trace)
     if isinstance(found, Finding):
+        return _one(tell(found, trace), trace, name)
+    if isinstance(found, Story):
         return _one(found, trace, name)
     groups = group(found.findings, trace)
     shown = groups if most is None else groups[:most]
-    parts = [_one(g.first, trace, name) + _others(g, trace) for g in shown]
+    parts = [_one(tell(g.first, trace), trace, name) + _others(g, trace) for g in shown]
     if len(shown) < len(groups):
         parts.append(f"... and {len(groups) - len(shown)} more kinds of mistake; raise --max to see them")
     parts.append("=" * WIDTH)
@@ -102,8 +104,8 @@ def story_json(story: Story, trace: TraceLike, name: str) -> dict[str, Any]:
     }
 
 
-def _one(finding: Finding, trace: TraceLike, name: str) -> str:
-    story = tell(finding, trace)
+def _one(story: Story, trace: TraceLike, name: str) -> str:
+    finding = story.finding
     head = f"KVSAN: {finding.severity.upper()}: {finding.title}"
     parts = [
         "=" * WIDTH,
@@ -219,7 +221,7 @@ def _pool(story: Story) -> list[str]:
     lines = [f"Pool around b{block}:"]
     first, end = pool.first, pool.first + pool.num_blocks
     notes = {0: LEGEND[: LEGEND.index("  S")], 1: LEGEND[LEGEND.index("S") : LEGEND.index("  W")],
-             2: LEGEND[LEGEND.index("W") :]}  # fmt: skip
+             2: LEGEND[LEGEND.index("W") :] + ("  L lost" if pool.num_lost else "")}  # fmt: skip
     width = len(f"b{first + 8}")
     for i, start in enumerate(range(first, end, 4)):
         cells = ""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.errors import TraceError, UsageError
+from kvscope.inspector.lost import lost_at
 from kvscope.inspector.source import Frozen, IntArray, TraceLike, frozen, most_blocks, rows_until, rows_with, size_after
 from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.table_seek import TABLE_KINDS as TABLE_KINDS
@@ -27,11 +28,13 @@ class BlockState(IntEnum):
     IN_TRANSIT = 3
     CACHED = 4
     QUARANTINED = 5
+    LOST = 6
 
 
-STATE_NAMES = ("free", "private", "shared", "in_transit", "cached", "quarantined")
-STATE_LETTERS = "FPSTCQ"
+STATE_NAMES = tuple(state.name.lower() for state in BlockState)
+STATE_LETTERS = "FPSTCQL"
 WRITING_LETTER = "W"
+URGENCY = "FCPSTWQL"  # what stands for several blocks: the state that comes last here
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class PoolState:
     block_size: int
     state: npt.NDArray[np.uint8]  # BlockState
     gen: npt.NDArray[np.int32]  # life, 0 = never handed out
-    entries: npt.NDArray[np.int32]  # table entries that hold it
+    entries: npt.NDArray[np.int32]  # counted as table entries
+    lost: npt.NDArray[np.int32]  # of those, in no table any more: see `inspector/lost.py`
     leases: npt.NDArray[np.int32]
     fill: npt.NDArray[np.int32]  # slots filled, writes on their way included
     published: npt.NDArray[np.bool_]  # in the prefix index
@@ -57,8 +61,13 @@ class PoolState:
 
     @property
     def ref(self) -> npt.NDArray[np.int32]:
-        """Table entries plus leases, per block."""
+        """References that the pool counts, per block: table entries, lost ones included, plus leases."""
         return self.entries + self.leases
+
+    @property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """Blocks that a table or a lease holds."""
+        return self.ref > self.lost
 
     @property
     def counts(self) -> dict[str, int]:
@@ -96,8 +105,13 @@ class PoolState:
         """Unheld blocks that an open step still uses."""
         return self._count(BlockState.QUARANTINED)
 
+    @property
+    def num_lost(self) -> int:
+        """Blocks that are counted as held, and that nobody holds any more."""
+        return self._count(BlockState.LOST)
+
     def letter(self, block: int) -> str:
-        """One letter for a map: F Q P S C T, or W for a private block that is being written."""
+        """One letter for a map: F Q P S C T L, or W for a private block that is being written."""
         at = block - self.first
         if self.writing[at] and self.state[at] == BlockState.PRIVATE:
             return WRITING_LETTER
@@ -134,7 +148,8 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     """
     _check_known(trace, seq)
     if getattr(trace, "folded", False):  # a reader: too long to look at every row, or its first rows were let go
-        return pool_state(trace.fold_at(seq), seq, trace.block_size, blocks)  # type: ignore[attr-defined]
+        fold = trace.fold_at(seq)  # type: ignore[attr-defined]
+        return pool_state(fold, seq, trace.block_size, blocks, lost=lost_at(trace, seq, fold.gen, fold.first))
     trace = frozen(trace)
     rows = rows_until(trace, seq)
     size = size_after(trace, rows)
@@ -146,7 +161,8 @@ def state_at(trace: TraceLike, seq: int, blocks: range | None = None) -> PoolSta
     for lo in range(0, rows, _RUN):
         part = slice(lo, min(lo + _RUN, rows))
         fold.apply(events_columns(trace.events[part], trace.seqs[part]))
-    return pool_state(fold, seq, trace.block_size, range(first, stop))
+    lost = lost_at(trace, seq, fold.gen, first)
+    return pool_state(fold, seq, trace.block_size, range(first, stop), lost=lost)
 
 
 def _check_known(trace: TraceLike, seq: int) -> None:
@@ -159,17 +175,25 @@ def _check_known(trace: TraceLike, seq: int) -> None:
         raise TraceError(f"the state after event {seq} is not known: the events below {first} were let go")
 
 
-def pool_state(fold: BlockFold, seq: int, block_size: int, blocks: range | None = None) -> PoolState:
-    """The pool that a fold of all rows up to event `seq` shows; shares the fold's arrays."""
+def pool_state(
+    fold: BlockFold, seq: int, block_size: int, blocks: range | None = None, *, lost: npt.NDArray[np.int32]
+) -> PoolState:
+    """The pool that a fold of all rows up to event `seq` shows; shares the fold's arrays.
+
+    Args:
+        lost: how many references are lost, of each block of the fold.
+    """
     blocks = range(fold.size) if blocks is None else range(blocks.start, max(min(blocks.stop, fold.size), blocks.start))
     part = slice(blocks.start - fold.first, blocks.stop - fold.first)
     ref = np.maximum(fold.ref[part], 0).astype(np.int32)
     leases = np.clip(fold.leases[part], 0, ref).astype(np.int32)
     entries = ref - leases
     published, quarantined = fold.published[part] == 1, fold.quarantined[part] == 1
-    state = classify(entries, leases, published, quarantined)
+    lost = np.clip(lost[part], 0, entries)
+    state = classify(entries - lost, leases, published, quarantined, lost)
     return PoolState(
-        seq=seq, block_size=block_size, state=state, gen=fold.gen[part], entries=entries, leases=leases,
+        seq=seq, block_size=block_size, state=state, gen=fold.gen[part], entries=entries, lost=lost,
+        leases=leases,
         fill=np.where(state == BlockState.FREE, 0, fold.fill[part]).astype(np.int32), published=published,
         writing=(fold.writing[part] == 1) & (ref > 0), last_seq=fold.last_seq[part], first=blocks.start,
     )  # fmt: skip
@@ -279,14 +303,16 @@ def classify(
     leases: npt.NDArray[np.int32],
     published: npt.NDArray[np.bool_],
     quarantined: npt.NDArray[np.bool_],
+    lost: npt.NDArray[np.int32] | int = 0,
 ) -> npt.NDArray[np.uint8]:
-    """The one state of each block.
+    """The one state of each block, from what really holds it; `lost` are the references that nobody will give back.
 
     An unheld block that is neither cached nor quarantined counts as free: between the last RELEASE and the FREE
     or QUARANTINE row that follows it in the same operation, no other place could be named.
     """
     held = np.where(entries > 1, BlockState.SHARED, np.where(entries == 1, BlockState.PRIVATE, BlockState.IN_TRANSIT))
     unheld = np.where(quarantined, BlockState.QUARANTINED, np.where(published, BlockState.CACHED, BlockState.FREE))
+    unheld = np.where(np.asarray(lost) > 0, BlockState.LOST, unheld)
     return np.where(entries + leases > 0, held, unheld).astype(np.uint8)
 
 

@@ -24,7 +24,7 @@ from kvscope.inspector.source import (
     short_path,
     site_of,
 )  # fmt: skip
-from kvscope.inspector.state import Holder, PoolState, holders, state_at
+from kvscope.inspector.state import STATE_NAMES, BlockState, Holder, PoolState, holders, state_at
 from kvscope.traces.schema import EventArray, Kind
 from kvscope.traces.sink import Frame, Site
 
@@ -38,6 +38,10 @@ _EXTRA = {
     "step_begin": "step begun by",
     "preempted": "stale since the preemption by",
 }
+_STATE_WORDS = {
+    int(BlockState.PRIVATE): "private to", int(BlockState.SHARED): "shared by",
+    int(BlockState.IN_TRANSIT): "held by leases", int(BlockState.LOST): "lost: held by nobody any more",
+}  # fmt: skip
 _LEDGER_KINDS = (Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.RELEASE, Kind.LEASE, Kind.UNLEASE)
 _LEDGER_WORDS = {Kind.ALLOC: "alloc", Kind.SHARE: "fork", Kind.HIT: "hit", Kind.RELEASE: "release",
                  Kind.LEASE: "lease", Kind.UNLEASE: "unlease"}  # fmt: skip
@@ -247,7 +251,7 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
     at = block - pool.first
     if not 0 <= at < pool.num_blocks:
         return f"b{block} is not in the pool"
-    state = ("free", "private to", "shared by", "held by leases", "cached", "quarantined")[int(pool.state[at])]
+    state = _STATE_WORDS.get(int(pool.state[at]), STATE_NAMES[int(pool.state[at])])
     current = life(block, int(pool.gen[at]))
     by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""
     freed, after = freed_at(trace, finding), ""
@@ -272,7 +276,7 @@ def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
             f"seq {finding.seq}"
         )
     if finding.code == "KV005" and who:
-        preempted = _preempted_with(trace, finding)
+        preempted = preempted_with(trace, finding)
         if preempted is not None:
             return f"the release of {name} by {who} when it was preempted (seq {preempted})"
         return f"a release of {name} by {who} was due after seq {finding.seq}"
@@ -290,7 +294,7 @@ def _published_unwritten(trace: TraceLike, finding: Finding) -> int | None:
     return int(trace.seqs[published[-1]]) if lacking else None
 
 
-def _preempted_with(trace: TraceLike, finding: Finding) -> int | None:
+def preempted_with(trace: TraceLike, finding: Finding) -> int | None:
     """The preemption of a leak's sequence that did not give the block back; None where each gave back all."""
     events, seqs = trace.events, np.asarray(trace.seqs)
     mine = events["seq_id"] == finding.seq_id

@@ -54,10 +54,14 @@ class Part(dict[str, npt.NDArray[Any]]):
 
 
 class PoolSums:
-    """Every block after the rows so far, and the sums over all of them."""
+    """Every block after the rows so far, and the sums over all of them.
 
-    def __init__(self, size: int, block_size: int, slots: bool) -> None:
-        self.block_size, self.slots = block_size, slots
+    Args:
+        slots: follow how many slots are filled. as_counted: references are what the pool counts, none is lost.
+    """
+
+    def __init__(self, size: int, block_size: int, slots: bool, as_counted: bool = False) -> None:
+        self.block_size, self.slots, self.as_counted = block_size, slots, as_counted
         self.mask = _EVERY if slots else _COUNTING
         self.sizes = np.empty(0, np.int64)  # of the pool, at the rows of the last part
         self._clear(size)
@@ -71,16 +75,16 @@ class PoolSums:
         self.fill = np.zeros(size, np.int32)
         self.counts = np.zeros(len(STATES), np.int64)
         self.classes = np.zeros(len(REF_CLASSES), np.int64)
-        self.total_entries = self.total_filled = self.lost_blocks = 0
+        self.total_entries = self.total_filled = 0
         self._losses = Lost()
 
     @classmethod
-    def before(cls, trace: Any, slots: bool) -> PoolSums:
+    def before(cls, trace: Any, slots: bool, as_counted: bool = False) -> PoolSums:
         """The pool before the first event of a trace."""
         fold = fold_before(trace)
         if fold is None:
-            return cls(_size_before(trace), trace.block_size, slots)
-        pool = cls(fold.size, trace.block_size, slots)
+            return cls(_size_before(trace), trace.block_size, slots, as_counted)
+        pool = cls(fold.size, trace.block_size, slots, as_counted)
         pool._grow(len(fold))
         for name in ("gen", "ref", "leases", "published", "quarantined", "fill"):
             getattr(pool, name)[: len(fold)] = getattr(fold, name)
@@ -92,11 +96,15 @@ class PoolSums:
         pool.total_entries, pool.total_filled = int(pool.entries.sum()), int(pool.fill[pool.ref > 0].sum())
         return pool
 
+    def lost_references(self, gen: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """How many references are lost of each block, whose lives are given."""
+        return self._losses.per_block(gen)
+
     def totals(self) -> npt.NDArray[np.float64]:
         """The values of all measures now."""
         none = np.zeros(1, np.int64)
         counts = [none + count for count in self.counts]
-        totals = (none + total for total in (self.total_entries, self.lost_blocks, self.total_filled, self.size))
+        totals = (none + total for total in (self.total_entries, self.total_filled, self.size))
         return self._measures(counts, *totals)[:, 0]
 
     def follow(self, part: Part) -> tuple[IntArray, npt.NDArray[Any], npt.NDArray[Any]]:
@@ -157,14 +165,13 @@ class PoolSums:
             for c in range(len(REF_CLASSES))
         ]
         entries = running(self.total_entries, now["entries"] - before["entries"])
-        lost = running(self.lost_blocks, now["lost"].astype(np.int8) - before["lost"])
         filled = running(self.total_filled, now["filled"] - before["filled"]) if self.slots else entries
         self.sizes = sizes
         if len(where):
             self.counts = np.asarray([count[-1] for count in counts])
             self.classes = np.asarray([count[-1] for count in classes])
-            self.total_entries, self.lost_blocks, self.total_filled = int(entries[-1]), int(lost[-1]), int(filled[-1])
-        values = self._measures(counts, entries, lost, filled, sizes)
+            self.total_entries, self.total_filled = int(entries[-1]), int(filled[-1])
+        values = self._measures(counts, entries, filled, sizes)
         classes[0] = sizes - sum(classes[1:])
         return where, values, np.stack(classes)
 
@@ -174,7 +181,8 @@ class PoolSums:
         It stands behind the row at which the reference is lost.
         """
         block, none = part["block"][where], np.zeros(len(where), np.int64)
-        moves = np.asarray(self._losses.add(part), np.int64).reshape(-1, 4)
+        lost = [] if self.as_counted else self._losses.add(part)
+        moves = np.asarray(lost, np.int64).reshape(-1, 4)
         if not len(moves):
             return where, block, none, none
         rows = np.append(where, moves[:, 0])
@@ -187,7 +195,7 @@ class PoolSums:
     ) -> tuple[IntArray, IntArray, IntArray, Columns, Columns]:
         """Only the rows that change a sum, or the pool's size."""
         moves = (now["state"] != before["state"]) | (now["entries"] != before["entries"])
-        moves |= (now["class"] != before["class"]) | (now["lost"] != before["lost"])
+        moves |= now["class"] != before["class"]
         if self.slots:
             moves |= now["filled"] != before["filled"]
         kept = _SIZE_MASK[kind[where]]
@@ -196,17 +204,15 @@ class PoolSums:
         now, before = ({name: values[moves] for name, values in side.items()} for side in (now, before))
         return where[kept], sizes[kept], place[own[moves]], now, before
 
-    def _measures(
-        self, counts: Any, entries: IntArray, lost: IntArray, filled: IntArray, sizes: IntArray
-    ) -> npt.NDArray[np.float64]:
+    def _measures(self, counts: Any, entries: IntArray, filled: IntArray, sizes: IntArray) -> npt.NDArray[np.float64]:
         states = dict(zip(STATES, counts, strict=True))
         states["free"] = sizes - sum(count for name, count in states.items() if name != "free")
-        held = states["private"] + states["shared"] + states["in_transit"]
-        in_tables = states["private"] + states["shared"] - lost
+        in_tables, lost = states["private"] + states["shared"], states["lost"]
+        held = in_tables + states["in_transit"] + lost
         rows = [*states.values(), entries, held, entries - in_tables, lost, _ratio(entries, in_tables)]
         if self.slots:
-            capacity = held * self.block_size
-            rows += [filled, _ratio(filled, capacity), _ratio(capacity - filled, capacity)]
+            reached = (held - lost) * self.block_size
+            rows += [filled, _ratio(filled, held * self.block_size), _ratio(reached - filled, reached)]
         return np.stack(rows).astype(np.float64)
 
     def _blocks(
@@ -240,17 +246,17 @@ class PoolSums:
         quarantined = carry(place, (place >= 0) & valid)
         gone = self._gone(both, life, loss, newest, new_life)
         lost = np.minimum(gone, ref - leases)
-        found = {"entries": ref - leases - lost, "lost": (lost > 0) & (lost == ref - leases), "gone": gone,
+        found = {"entries": ref - leases - lost, "gone": gone,
                  "class": _REF_CLASS[np.minimum(ref, 9)], "ref": ref, "leases": raw,
                  "published": published, "quarantined": quarantined, "gen": newest,
-                 "state": classify(ref - leases, leases, published == 1, quarantined == 1)}  # fmt: skip
+                 "state": classify(ref - leases - lost, leases, published == 1, quarantined == 1, lost)}  # fmt: skip
         if self.slots:
             says = part["fill"][rows]
             fill = both(self.fill, np.where((kind == Kind.ALLOC) | (kind == Kind.COPY_DONE), -1, says))
             found["fill"] = carry(fill, (fill >= 0) & valid)
-            found["filled"] = np.where(ref > 0, found["fill"], 0)
+            found["filled"] = np.where(ref > lost, found["fill"], 0)
         self._keep(known, found, start)
-        return _in_row_order(found, order, len(known), ("entries", "lost", "class", "state", "filled"))
+        return _in_row_order(found, order, len(known), ("entries", "class", "state", "filled"))
 
     def _gone(self, both: Any, life: IntArray, loss: IntArray, newest: IntArray, new_life: Any) -> IntArray:
         """References lost in this life."""

@@ -50,12 +50,17 @@ class Timeline:
         return self.total(np.ones(len(self.rows), dtype=np.int32))
 
 
-def timeline(trace: TraceLike) -> Timeline:
-    """Sort the block rows of a trace by block and carry every condition forward."""
+def timeline(trace: TraceLike, *, as_counted: bool = False) -> Timeline:
+    """Sort the block rows of a trace by block and carry every condition forward.
+
+    Args:
+        as_counted: take references for what the pool counts them: none is lost.
+    """
     events = trace.events
     rows = block_rows(events, trace.num_blocks)
     # A loss is a row of its own behind the others: it says nothing but that.
-    moves = np.asarray([m for m in lost_moves(trace) if 0 <= m.block < trace.num_blocks], np.int64).reshape(-1, 4)
+    lost = [] if as_counted else lost_moves(trace)
+    moves = np.asarray([m for m in lost if 0 <= m.block < trace.num_blocks], np.int64).reshape(-1, 4)
     none = np.zeros(len(rows), np.int64)
     block, life, loss = (
         np.append(a, b) for a, b in zip((events["block"][rows], none - 1, none), moves.T[1:], strict=True)
@@ -80,12 +85,12 @@ def timeline(trace: TraceLike) -> Timeline:
     leased = np.where(valid, (kind == Kind.LEASE).astype(np.int64) - (kind == Kind.UNLEASE), 0)
     unheld = (events["ref_before"][rows] == 0) & valid  # no lease can be left (its end may be among lost events)
     leases = np.clip(Carry(new_life | unheld).running(leased), 0, ref)
-    lost = np.clip(Carry(new_life).running(np.where(life == newest, loss, 0)), 0, ref - leases)
+    gone = np.clip(Carry(new_life).running(np.where(life == newest, loss, 0)), 0, ref - leases)
     has_fill = (events["fill"][rows] >= 0) & (kind != Kind.ALLOC) & (kind != Kind.COPY_DONE)
     in_index, place = INDEX_EFFECT[kind], PLACE_EFFECT[kind]
     return Timeline(
         rows=rows, first=first, length=len(events),
-        entries=(ref - leases).astype(np.int32), lost=lost.astype(np.int32), leases=leases.astype(np.int32),
+        entries=(ref - leases).astype(np.int32), lost=gone.astype(np.int32), leases=leases.astype(np.int32),
         fill=carry(events["fill"][rows], has_fill & valid),
         published=carry(in_index, (in_index >= 0) & valid) == 1,
         quarantined=carry(place, (place >= 0) & valid) == 1,

@@ -11,7 +11,7 @@ from kvscope.inspector.spans import benefit_ratio, block_times, model_facts, seq
 from kvscope.traces.losses import Losses
 from kvscope.traces.schema import Kind, Reason
 
-COUNT_NAMES = ("private", "shared", "in_transit", "cached", "quarantined", "free")
+COUNT_NAMES = ("private", "shared", "in_transit", "lost", "cached", "quarantined", "free")
 RATIO_NAMES = ("tail_waste", "sharing_factor", "utilization", "pool_utilization")
 
 Spread = dict[str, float | int | None]
@@ -73,6 +73,7 @@ def told(
             "dropped_events": int(trace.dropped),
             "lost_events": max(lost, _missing(trace)),
             "let_go_events": _let_go(trace),  # of those, by its own limits
+            "damaged_records": [str(line) for line in _damaged(trace)],
             "lost_records": Losses.of(trace)._asdict(),
             "warnings": [str(w) for w in trace.warnings],
         },
@@ -84,6 +85,11 @@ def _let_go(trace: Any) -> int:
     source = getattr(trace, "source", trace)
     gaps = getattr(source, "gaps", ())
     return min(int(source.let_go), gaps[0][1]) if gaps and gaps[0][0] == 0 else 0
+
+
+def _damaged(trace: Any) -> list[str]:
+    """What a reader knows to be wrong with the files beside the events."""
+    return list(getattr(getattr(trace, "source", trace), "damaged_records", ()))
 
 
 def _missing(trace: Any) -> int:

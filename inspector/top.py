@@ -19,15 +19,14 @@ from kvscope.errors import TraceError
 from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.lost import Lost
 from kvscope.inspector.remote import Server
-from kvscope.inspector.state import STATE_LETTERS, WRITING_LETTER, BlockState, PoolState, pool_state
+from kvscope.inspector.state import STATE_LETTERS, URGENCY, WRITING_LETTER, BlockState, PoolState, pool_state
 from kvscope.inspector.telemetry.counted import Counted, totals
 from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.follow import Follower
 from kvscope.traces.schema import EventArray, Kind
 
 LETTERS = STATE_LETTERS + WRITING_LETTER
-_URGENCY = "FCPSTWQ"  # what a cell that stands for several blocks shows: the most telling of them
-_RANK = np.asarray([_URGENCY.index(letter) for letter in LETTERS], np.uint8)
+_RANK = np.asarray([URGENCY.index(letter) for letter in LETTERS], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Glance:
         ranks = np.zeros(-(-count // per) * per if count else 0, np.uint8)
         ranks[:count] = _RANK[self.letters]
         top = ranks.reshape(-1, per).max(axis=1) if count else ranks
-        return per, "".join(_URGENCY[rank] for rank in top.tolist())
+        return per, "".join(URGENCY[rank] for rank in top.tolist())
 
     def to_json(self, rates: dict[str, float | None]) -> dict[str, Any]:
         """As one JSON object."""
@@ -109,8 +108,9 @@ class FolderSource:
             self._lost.add_events(part.events, part.seqs)
             self._clock(part.events, int(part.seqs[0]))
             self._next = int(part.seqs[-1]) + 1
-        now = pool_state(self._fold, self._next - 1, follower.pool.block_size, None)
-        pool = _measures(now, self._lost.per_block(now.gen), follower.pool.block_bytes) | {
+        lost = self._lost.per_block(self._fold.gen)
+        now = pool_state(self._fold, self._next - 1, follower.pool.block_size, lost=lost)
+        pool = _measures(now, follower.pool.block_bytes) | {
             "step": self._step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
@@ -189,17 +189,17 @@ def letters_of(pool: PoolState) -> npt.NDArray[np.uint8]:
     return np.where(writing, len(STATE_LETTERS), pool.state).astype(np.uint8)
 
 
-def _measures(now: PoolState, lost: npt.NDArray[np.int32], block_bytes: int) -> dict[str, Any]:
-    in_tables = np.maximum(now.entries - lost, 0)
-    held = now.entries + now.leases > 0
-    slots, filled = int(held.sum()) * now.block_size, int(now.fill[held].sum())
+def _measures(now: PoolState, block_bytes: int) -> dict[str, Any]:
+    in_tables = now.entries - now.lost
+    reached = int(now.held.sum()) * now.block_size
+    slots, filled = reached + now.num_lost * now.block_size, int(now.fill[now.held].sum())
     entries, distinct = int(in_tables.sum()), int((in_tables > 0).sum())
     return {
         "seq": now.seq, "blocks": now.counts, "num_blocks": now.num_blocks, "block_size": now.block_size,
         "block_bytes": block_bytes, "table_entries": entries, "saved_blocks": entries - distinct,
         "saved_bytes": (entries - distinct) * block_bytes,
-        "lost_blocks": int((now.entries > 0).sum()) - distinct, "filled_slots": filled,
-        "tail_waste": 1 - filled / slots if slots else None, "utilization": filled / slots if slots else None,
+        "lost_blocks": now.num_lost, "filled_slots": filled,
+        "tail_waste": 1 - filled / reached if reached else None, "utilization": filled / slots if slots else None,
         "sharing_factor": entries / distinct if distinct else None,
         "pool_utilization": filled / (now.num_blocks * now.block_size) if now.num_blocks else None,
     }  # fmt: skip

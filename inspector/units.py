@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvscope.traces.counted import counted
+
 ABSENT = "-"
 
 
@@ -34,11 +36,6 @@ def size(count: float | int | None) -> str:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 __all__ = ["ABSENT", "counted", "number", "percent", "size", "span"]

@@ -78,6 +78,18 @@ def is_locked(fd: int) -> bool:
     return False
 
 
+def is_written(path: Path) -> bool:
+    """Whether somebody is recording into this trace folder at this moment."""
+    try:
+        fd = open_regular(path / HOT)
+    except OSError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
+
+
 @contextmanager
 def claim_folder(path: Path, overwrite: bool) -> Iterator[None]:
     """Make the folder of a new trace; the body fills it, and what it made is taken away again if it fails.

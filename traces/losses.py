@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kvscope.traces.counted import counted
 from kvscope.traces.files import AppendFile
 
 
@@ -60,11 +61,19 @@ def known_losses(counted: Sequence[int], manifest: Mapping[str, Any]) -> Losses:
 
 def notes(dropped: int, losses: Losses, clipped: int, *, live: bool) -> list[str]:
     """A reader's warnings of what its writer could not record, or not as it was."""
-    found = [f"{dropped} events were dropped by the writer: it could not write to its disk"] if dropped else []
+    found = []
+    if dropped:
+        events = counted(dropped, "event was", "events were")
+        found.append(f"{events} dropped by the writer: it could not write to its disk")
     if any(losses):
         state = "not on the disk yet" if live else "lost"
         found.append(f"{losses} {'is' if sum(losses) == 1 else 'are'} {state}: the writer could not write to its disk")
-    return [*found, f"{clipped} events hold a value cut to its column's range"] if clipped else found
+    return found + cut_values(clipped)
+
+
+def cut_values(clipped: int) -> list[str]:
+    """The warning of events whose columns could not hold what was to be said."""
+    return [f"{counted(clipped, 'event holds', 'events hold')} a value cut to its column's range"] if clipped else []
 
 
 def not_closed(losses: Losses, manifest: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:
     folder = place.path
     try:
         if not place.has(MANIFEST):
-            raise TraceError(_no_trace(folder))
+            raise TraceError(no_trace(folder))
         data = place.read(MANIFEST, 0, MAX_MANIFEST_BYTES + 1)
         manifest = json.loads(data) if len(data) <= MAX_MANIFEST_BYTES else None
     except OSError as error:
@@ -98,9 +98,11 @@ def load_manifest(place: Place) -> tuple[dict[str, Any], PoolFacts, list[str]]:
     return manifest, facts, [f"{MANIFEST} does not match its checksum: it was edited or damaged"] if wrong else []
 
 
-def _no_trace(folder: Path) -> str:
+def no_trace(folder: Path) -> str:
     """What is wrong with a place that has no manifest."""
     inside = traces_in(folder) if folder.is_dir() else []
+    if not inside and folder.suffix != ".kvtrace":
+        return f"{folder} is not a trace, and holds none (NAME.kvtrace or NAME.kvpack)"
     if not inside:
         return f"{folder} is not a trace: it holds no {MANIFEST}"
     count = f"{len(inside)} traces" if len(inside) > 1 else "one trace"

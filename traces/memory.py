@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.losses import cut_values
 from kvscope.traces.origins import Level
 from kvscope.traces.row_layout import ROW_BYTES, ROW_DTYPE, events_of
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
@@ -129,7 +130,7 @@ class MemoryRecorder(SheetWriter):
     @property
     def warnings(self) -> Sequence[str]:
         """One line for each thing that makes this trace less than complete."""
-        return [f"{self.clipped} events hold a value cut to its column's range"] if self.clipped else []
+        return cut_values(self.clipped)
 
     @property
     def clean(self) -> bool:

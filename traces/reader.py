@@ -174,6 +174,11 @@ class TraceReader:
         return [*gaps, (self._end, end)] if end > self._end else gaps
 
     @property
+    def damaged_records(self) -> list[str]:
+        """One line for each file of facts, names and details that has lost records on the disk."""
+        return [] if self.live else self._names.damage()
+
+    @property
     def warnings(self) -> list[str]:
         """One line for each thing that makes the trace less than complete.
 
@@ -183,7 +188,7 @@ class TraceReader:
         found = [*self._manifest_warnings, *self._hot_notes, *self._sealed.damage()]
         if not self.live:
             found += [f"{name}.arrows: the last index entry is torn" for name in self._sealed.torn()]
-            found += self._names.damage()
+            found += self.damaged_records
             if not self.clean:
                 found.append(not_closed(self.losses, self.manifest))
         found += holes(self.gaps, self.let_go)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvscope.traces.counted import counted
 from kvscope.traces.folder import MANIFEST
 from kvscope.traces.hot_tail import HotTail
 from kvscope.traces.manifest import count_of
@@ -161,8 +162,10 @@ class Rebuilder:
             self._events.setdefault(lost.segment.name, [0, 0])[1] += 1
         for segment in touched:
             events, batches = self._events.get(segment.name, (0, 0))
-            said = [f"{events} events were read without their checksum"] if events else []
-            said += [f"{batches} batches have no certain number and are left out"] if batches else []
+            said = [f"{counted(events, 'event was', 'events were')} read without their checksum"] if events else []
+            if batches:
+                many = counted(batches, "batch has", "batches have")
+                said.append(f"{many} no certain number and {'is' if batches == 1 else 'are'} left out")
             how = "incomplete" if indexed[segment] else "lost"
             segment.rebuilt = f"{segment.name}.index is {how}: {', '.join(said)}" if said else ""
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from kvscope.errors import TraceError
 from kvscope.traces.folder import MANIFEST, traces_in
+from kvscope.traces.manifest import no_trace
 from kvscope.traces.reader import TraceReader, open_trace
 
 MAX_TRACES = 1024
@@ -32,7 +33,7 @@ def find_traces(paths: Sequence[str | Path]) -> list[Path]:
         except OSError as error:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
         if not inside:
-            raise TraceError(f"{path} is not a trace, and holds none (NAME.kvtrace or NAME.kvpack)")
+            raise TraceError(no_trace(path))
         found += inside
     if len(found) > MAX_TRACES:
         raise TraceError(f"{len(found)} traces are too many to look at together: at most {MAX_TRACES}")

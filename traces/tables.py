@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kvscope.traces.counted import counted
 from kvscope.traces.files import read_late, read_lines
 from kvscope.traces.folder import ACTORS, FACTS, LATE, SITES
 from kvscope.traces.place import Place
@@ -142,5 +143,5 @@ def _read_from(place: Place, name: str, offset: int) -> tuple[bytes, str]:
 def _damage(name: str, damaged: int, torn: bool, unread: str) -> list[str]:
     if unread:
         return [unread]
-    found = [f"{name}: {damaged} damaged records are left out"] if damaged else []
+    found = [f"{name}: {counted(damaged, 'damaged record is', 'damaged records are')} left out"] if damaged else []
     return [*found, f"{name}: the last record is torn"] if torn else found

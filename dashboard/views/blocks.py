@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvscope.dashboard import canvas, markup, story
+from kvscope.dashboard import canvas, choices, markup, story
 from kvscope.dashboard.answers import findings_so_far, names_of, owners_of, pool_at, tables_of
 from kvscope.dashboard.component import block_map
-from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.palette import STATES
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.stats import LOST, state_cells
 
 _MODES = {"state": "State", "refcount": "References", "age": "Age", "owner": "Owner"}
 
@@ -18,12 +17,11 @@ _MODES = {"state": "State", "refcount": "References", "age": "Age", "owner": "Ow
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     counts = pool_at(view, place.seq).counts
-    share = {name: f"{count / view.num_blocks:.0%}" if view.num_blocks else "" for name, count in counts.items()}
-    st.html(markup.stats((s.label.capitalize(), count_text(counts[s.name]), share[s.name], s.meaning) for s in STATES))
+    st.html(markup.stats(state_cells(counts, view.num_blocks), alarm=LOST if counts["lost"] else ""))
     left, right = st.columns([3, 2], gap="large")
     with left:
-        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
-                                    key="map_mode", required=True)  # fmt: skip
+        chosen = choices.one("colour", list(_MODES), "state", key="map_mode", what="Colour by")
+        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, required=True, **chosen)
         draw(view, place, mode or "state")
     with right:
         if place.block < 0:

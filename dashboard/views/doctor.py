@@ -12,6 +12,7 @@ from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.inspector.doctor import Diagnosis, diagnose, of_trace
 from kvscope.inspector.doctor.verdicts import Verdict
+from kvscope.inspector.units import number
 
 _FOUND = {True: "yes", False: "no", None: "cannot tell"}
 _COLUMNS = ("applies", "complaint", "evidence", "what to do", "confidence")
@@ -24,7 +25,7 @@ def render(view: TraceView, place: Place) -> None:
     cells = (
         ("Does paging pay", pays, "", "Limit over P50 length, and whether a request fills a block."),
         ("Benefit ratio", factor_text(found.benefit_ratio), "", "Longest possible length over the P50 length."),
-        ("P50 length", count_text(int(found.p50)), "tokens", "Half of the sequences are shorter."),
+        ("P50 length", number(found.p50), "tokens", "Half of the sequences are shorter."),
         ("Limit", count_text(found.max_model_len), "tokens", "Where a request ends at the latest."),
         ("Complaints", count_text(len(found.complaints)), "", "Of those below, how many apply."),
     )

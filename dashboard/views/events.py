@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvscope.dashboard import markup
+from kvscope.dashboard import choices, markup
 from kvscope.dashboard.answers import names_of, pool_at
 from kvscope.dashboard.component import event_list
-from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView, row_at
-from kvscope.dashboard.palette import STATES
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.stats import LOST, state_cells
 from kvscope.dashboard.views import blocks
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.biography import kind_words
@@ -26,12 +25,14 @@ def render(view: TraceView, place: Place) -> None:
     left, right = st.columns([3, 2], gap="large")
     with left:
         kinds = sorted({kind_words(k) for k in _kinds(view)})
-        wanted = st.multiselect("Show only", kinds, key="event_kinds", placeholder="all kinds of events")
+        chosen = choices.several("kinds", kinds, (), key="event_kinds", what="Show only")
+        wanted = st.multiselect("Show only", kinds, placeholder="all kinds of events", **chosen)
         _table(view, place, set(wanted))
     with right:
         counts = pool_at(view, place.seq).counts
         st.markdown("**The pool at this event**")
-        st.html(markup.stats((s.label.capitalize(), count_text(counts[s.name]), s.letter, s.meaning) for s in STATES))
+        cells = [cell for cell in state_cells(counts, view.num_blocks) if counts["lost"] or cell[0] != LOST]
+        st.html(markup.stats(cells, alarm=LOST))
         blocks.draw(view, place, "state")
 
 

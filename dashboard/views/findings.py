@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import streamlit as st
 
 from kvscope.dashboard import markup
 from kvscope.dashboard.answers import checked, findings_so_far, names_of
-from kvscope.dashboard.component import event_list
+from kvscope.dashboard.component import event_list, finding_lanes
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
+from kvscope.dashboard.palette import sequence_colour
 from kvscope.dashboard.place import Place, go
 from kvscope.dashboard.verdict import recorded
 from kvscope.inspector.findings import CheckResult, Finding, FindingGroup, group
+from kvscope.inspector.interleaving import Interleaving, interleaving
 from kvscope.inspector.link import url
 from kvscope.inspector.report import report
+from kvscope.inspector.source import frozen
+from kvscope.inspector.story import Story, tell
+from kvscope.inspector.units import counted
 
 MAX_REPORTS = 20
 _AGAIN_S = 2.0
@@ -80,12 +86,55 @@ def _one(view: TraceView, found: FindingGroup, number: int) -> None:
             if first.block >= 0:
                 _jump(first, f"life_{number}", "Biography of the block", ":material/history:", "biography")
             _jump(first, f"around_{number}", "Events around it", ":material/list:", "events")
-        st.code(_text(first, view), language=None)
+        story = _story(view.id, first, view)
+        _lanes(view, story, number)
+        st.code(_text(story, view), language=None, wrap_lines=True)
 
 
-def _text(first: Finding, view: TraceView) -> str:
+@st.cache_resource(max_entries=4 * MAX_REPORTS, show_spinner=False)
+def _story(key: tuple[Any, ...], finding: Finding, _view: TraceView) -> Story:
+    return tell(finding, frozen(_view))
+
+
+def _lanes(view: TraceView, story: Story, number: int) -> None:
+    """What led to it, each event in the lane of who did it; picking one goes there."""
+    told = interleaving(story, view)
+    st.markdown("**How it came about**: time goes down, each sequence has its lane (pick an event to go there)")
+    picked = finding_lanes(lane_data(told), key=f"lanes_{number}")
+    if picked is not None:
+        block = next((link.block for link in told.links if link.seq == picked), -1)
+        go("blocks", seq=picked, block=block if block >= 0 else story.finding.block)
+
+
+def lane_data(told: Interleaving) -> dict[str, Any]:
+    """The lanes as the element draws them; what should have happened stands where it was due."""
+    rows: list[dict[str, Any]] = []
+    before, own = None, next(link.lane for link in told.links if link.guilty)
+    for link in told.links:
+        rows.append({
+            "seq": link.seq, "lane": link.lane, "where": f"step {link.step}" if link.step >= 0 else "no step",
+            "between": "" if before is None else _between(link.seq - before - 1),
+            "role": " · ".join((*(["breaks the rule"] if link.guilty else ()), *link.roles)), "text": link.text,
+            "guilty": link.guilty, "missing": False,
+        })  # fmt: skip
+        before = link.seq
+    if told.missing:
+        rows.insert(told.due, {"seq": -1, "lane": own, "where": "", "between": "", "role": "missing here",
+                               "text": told.missing, "guilty": False, "missing": True})  # fmt: skip
+    lanes = [
+        {"name": lane.name, "by": ", ".join(lane.actors), "colour": sequence_colour(lane.seq_id)} for lane in told.lanes
+    ]
+    alt = f"{counted(len(told.links), 'event')} in {counted(len(lanes), 'lane')}, in the order in which they happened"
+    return {"alt": alt, "lanes": lanes, "rows": rows}
+
+
+def _between(events: int) -> str:
+    return f"{counted(events, 'event')} later" if events > 0 else ""
+
+
+def _text(story: Story, view: TraceView) -> str:
     """The report, with links to the dashboard that shows it."""
-    said = report(first, view, name=str(view.path))
+    said = report(story, view, name=str(view.path))
     here = urlsplit(st.context.url or "")  # none under test
     return said.replace(url(), f"{here.scheme}://{here.netloc}/") if here.netloc else said
 

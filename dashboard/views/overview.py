@@ -9,9 +9,11 @@ import streamlit as st
 
 from kvscope.dashboard import figures, figures_more, markup, opened, plots, verdict
 from kvscope.dashboard.answers import (
+    QUICK_CHECK,
     checked,
     findings_so_far,
     holes_of,
+    lanes_of,
     measure_all,
     measured,
     names_of,
@@ -19,7 +21,7 @@ from kvscope.dashboard.answers import (
     summarised,
     whole,
 )
-from kvscope.dashboard.figures import AXES, Mark
+from kvscope.dashboard.figures import Mark
 from kvscope.dashboard.layers import Stack, stack_of
 from kvscope.dashboard.numbers import ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -29,6 +31,7 @@ from kvscope.dashboard.stats import stat_cells, waste_title
 from kvscope.dashboard.views import compare
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
+from kvscope.inspector.lanes import most_at_once
 from kvscope.inspector.state import BlockState
 from kvscope.traces.schema import Kind
 
@@ -50,10 +53,8 @@ def render(view: TraceView, place: Place) -> None:
         st.markdown("**The pool at this event, side by side**: the free blocks lie in holes, of so many blocks")
         plots.show(figures_more.strip(pool_at(view, place.seq).state == BlockState.FREE), key="strip", bar=False,
                    alt="The pool side by side at this event: held pieces, and the holes between them")  # fmt: skip
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        said = _stack((view.id, whole(view)), view).said
-        st.markdown("**The pool over time**" + (f": {said}" if said else ""), width="content")
-        axis = axis_choice("axis")
+    said, axis = _stack((view.id, whole(view)), view).said, place.axis
+    st.markdown("**The pool over time**" + (f": {said}" if said else ""))
     found = findings_so_far(view)
     picture = _picture((view.id, whole(view)), axis, -1 if found is None else len(found), view)
     left, right = _beside(view)
@@ -62,7 +63,7 @@ def render(view: TraceView, place: Place) -> None:
         plots.show(_at(picture, view, axis, place), key="occupancy", alt=alt, tall=True)
     if right is not None:
         with right:
-            _pair(view)
+            _sharing(view) if compare.partner_of(view, opened.start().traces) is None else _pair(view)
     for column, (title, name, _) in zip(st.columns(3, gap="medium"), _SMALL, strict=True):
         title = waste_title(view) if name == "tail_waste" else title
         with column:
@@ -97,9 +98,23 @@ def _small(key: tuple[Any, ...], axis: str, name: str, _view: TraceView) -> plot
 
 
 def _beside(view: TraceView) -> tuple[Any, Any | None]:
-    """Room for the big picture, and beside it for another run where this one's words name one that can be measured."""
-    name = compare.partner_of(view, opened.start().traces)
-    return (st.container(), None) if name is None or view.on_demand else st.columns([5, 2], gap="medium")
+    """Room for the big picture, and beside it for another run where this one's words name one that can be measured.
+
+    Else for what sharing saves, where that is much.
+    """
+    pair = compare.partner_of(view, opened.start().traces) is not None and not view.on_demand
+    shares = _stack((view.id, whole(view)), view).shares
+    return st.columns([5, 2], gap="medium") if pair or shares else (st.container(), None)
+
+
+def _sharing(view: TraceView) -> None:
+    """The blocks in tables with sharing and without it, where it saves most."""
+    series = measured(view)
+    row = int(np.argmax(series.saved_blocks))
+    distinct, saved = int(series.table_blocks[row]), int(series.saved_blocks[row])
+    alt = f"Blocks in tables at event {int(series.seq[row]):,}: {distinct:,} with sharing, {distinct + saved:,} without"
+    figure = figures_more.with_and_without(distinct, saved, int(series.blocks[row]))
+    plots.show(figure, key="sharing_bars", bar=False, tall=True, alt=alt)
 
 
 def _pair(view: TraceView) -> None:
@@ -110,21 +125,21 @@ def _pair(view: TraceView) -> None:
     for run in (view, opened.open_view(name, traces[name])):
         used = summarised(run)["utilization"]["mean"]
         if used is not None:
-            rows.append((run.name, used, ratio_text(used), f"{ratio_text(1 - used)}<br>empty"))
-    alt = "Held memory, mean over time: " + ", ".join(f"{run} {said} in use" for run, _, said, _ in rows)
+            rows.append((run.name, used, ratio_text(used), f"{ratio_text(1 - used)}<br>empty", _under(run)))
+    alt = "Held memory, mean over time: " + ", ".join(f"{run} {said} in use" for run, _, said, *_ in rows)
     plots.show(figures_more.used_and_empty(rows), key="pair_bars", bar=False, tall=True, alt=alt)
+
+
+def _under(run: TraceView) -> str:
+    """A run's name, and how many sequences it computed at once, where that is quickly known."""
+    if len(run.events) > QUICK_CHECK:
+        return run.name
+    return f"{run.name}<br>up to {most_at_once(lanes_of(run))} at once"
 
 
 def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:
     """The same picture with the chosen event as a line; the cached one stays as it is."""
     return plots.with_line(picture, figures.cursor_x(measured(view), axis, place.seq))
-
-
-def axis_choice(key: str) -> str:
-    """The switch between an event, a step and a time axis."""
-    chosen = st.segmented_control("Time axis", list(AXES), default="event", key=key, required=True,
-                                  label_visibility="collapsed")  # fmt: skip
-    return chosen or "event"
 
 
 _SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import streamlit as st
 
-from kvscope.dashboard import canvas, curves, markup, story, verdict
+from kvscope.dashboard import canvas, choices, curves, markup, story, verdict
 from kvscope.dashboard.answers import findings_so_far, measured, pool_at
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.component import curves as curves_element
@@ -23,11 +23,12 @@ from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_t
 from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
 from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
-from kvscope.dashboard.stats import waste_title
+from kvscope.dashboard.stats import LOST, Cell, lost_cells, waste_title
 from kvscope.errors import KVScopeError
 from kvscope.inspector.following import thinned
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
+from kvscope.inspector.units import counted
 
 EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.12, 0.4, 1.0
 LARGE = 1 << 17  # blocks
@@ -35,15 +36,17 @@ BEHIND = 100_000  # events that a server has and that are not here yet: said fro
 SPEEDS = (20, 100, 500, 2_000, 10_000, 100_000)  # events per second
 _MODES = {"state": "State", "refcount": "References", "age": "Age"}
 _PILL = {
-    "live": ("live", "live: {} events so far"),
-    "gone": ("gone", "the writer is gone, waiting for it to come back: {} events"),
-    "closed": ("still", "the run has ended: {} events"),
-    "paused": ("still", "paused, {} events so far"),
-    "away": ("gone", "the server does not answer, asking again: {} events"),
-    "behind": ("live", "catching up: {} events fetched"),
+    "live": ("live", "live: {} so far"),
+    "gone": ("gone", "the writer is gone, waiting for it to come back: {}"),
+    "closed": ("still", "the run has ended: {}"),
+    "paused": ("still", "paused, {} so far"),
+    "away": ("gone", "the server does not answer, asking again: {}"),
+    "behind": ("live", "catching up: {} fetched"),
     "play": ("live", "playing, event {}"),
     "still": ("still", "event {}"),
 }
+
+_AT_EVENT = ("play", "still")
 
 
 def playing(view: TraceView, opened_at: int | None = None) -> bool:
@@ -69,8 +72,9 @@ def render(view: TraceView, place: Place) -> None:
     moves = bool(st.session_state.get("playing"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _buttons(view, place, moves)
-        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, default="state",
-                                    key="live_mode", required=True, label_visibility="collapsed")  # fmt: skip
+        chosen = choices.one("colour", list(_MODES), "state", key="live_mode", what="Colour by")
+        mode = st.segmented_control("Colour by", list(_MODES), format_func=_MODES.__getitem__, required=True,
+                                    label_visibility="collapsed", **chosen)  # fmt: skip
     every = (EVERY_LARGE_S if view.num_blocks > LARGE else EVERY_S) if moves else EVERY_PAUSED_S if view.live else None
     st.fragment(_panel, run_every=every)(view, place, moves, mode or "state")
     if place.block >= 0:
@@ -89,10 +93,9 @@ def _buttons(view: TraceView, place: Place, moves: bool) -> None:
     st.button(label, icon=icon, key="play", shortcut="P", type="secondary" if moves else "primary",
               on_click=_play, args=(view, place, not moves))  # fmt: skip
     if not view.live:
-        speed = st.session_state.get("speed", 100)
-        st.session_state["speed"] = speed
-        st.selectbox("Speed", SPEEDS, key="speed", format_func=lambda n: f"{n:,} events/s", width=180,
-                     label_visibility="collapsed", on_change=_restart, args=(view,))  # fmt: skip
+        chosen = choices.one("speed", SPEEDS, 100, key="speed", what="Speed")
+        st.selectbox("Speed", SPEEDS, format_func=lambda n: f"{n:,} events/s", width=180, key="speed",
+                     label_visibility="collapsed", on_change=_restart, args=(view, chosen))  # fmt: skip
 
 
 def _play(view: TraceView, place: Place, wanted: bool) -> None:
@@ -105,8 +108,9 @@ def _play(view: TraceView, place: Place, wanted: bool) -> None:
     state["play_from"] = None if view.live or not wanted else (time.monotonic(), at)
 
 
-def _restart(view: TraceView) -> None:
+def _restart(view: TraceView, chosen: dict[str, Any]) -> None:
     """Another speed: go on from here."""
+    chosen["on_change"](*chosen["args"])
     state = st.session_state
     if state.get("playing") and state.get("play_from"):
         state["play_from"] = (time.monotonic(), min(state.get("live_seq", 0), view.last_seq))
@@ -161,14 +165,15 @@ def _refresh(view: TraceView, place: Place, moves: bool, mode: str) -> None:
 
 def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
     kind, said = _PILL[shown.status]
-    st.html(markup.pill(kind, said.format(count_text(shown.events))))
+    number = count_text(shown.events) if shown.status in _AT_EVENT else counted(shown.events, "event")
+    st.html(markup.pill(kind, said.format(number)))
     banner = st.container()
     if shown.dropped:
         banner.error(f"{count_text(shown.dropped)} events were dropped while recording: this is not the whole story",
                      icon=":material/warning:")  # fmt: skip
     with banner:
         verdict.first_finding(view)
-    st.html(markup.stats(shown.cells))
+    st.html(markup.stats(shown.cells, alarm=LOST))
     left, right = st.columns([11, 10], gap="medium")
     with left:
         found = findings_so_far(view) or ()
@@ -212,7 +217,7 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
     return [
         _held(int(held), now.num_blocks),
-        ("Free", count_text(int(m.now("free") or 0)), "blocks", "Blocks on the free list."),
+        *_free_or_lost(int(m.now("free") or 0), int(m.now("lost_blocks") or 0), now.block_bytes),
         ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
@@ -224,7 +229,13 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
 
 def _held(held: int, blocks: int) -> tuple[str, str, str, str]:
     share = held / blocks if blocks else 0.0
-    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", "Blocks that tables or leases hold.")
+    said = "Blocks in use: tables or leases hold them, or they are lost."
+    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", said)
+
+
+def _free_or_lost(free: int, lost: int, block_bytes: int) -> tuple[Cell, ...]:
+    """What is lost takes the place of what is free, which the map's legend tells as well: the row stays one row."""
+    return lost_cells(lost, block_bytes) or (("Free", count_text(free), "blocks", "Blocks on the free list."),)
 
 
 @st.cache_resource(max_entries=3, show_spinner=False)
@@ -261,7 +272,7 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
     since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
     return [
         _held(int(series.held_blocks[row]), int(series.blocks[row])),
-        ("Free", count_text(int(series.free[row])), "blocks", "Blocks on the free list."),
+        *_free_or_lost(int(series.free[row]), int(series.lost_blocks[row]), view.block_bytes),
         ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
         ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(saved), size, "Table entries less distinct blocks: blocks saved by sharing."),

@@ -7,13 +7,12 @@ from collections import Counter
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup, plots
+from kvscope.dashboard import choices, figures, markup, plots
 from kvscope.dashboard.answers import lanes_of, measured
 from kvscope.dashboard.lane_order import arrows_of, families
 from kvscope.dashboard.numbers import count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.views.overview import axis_choice
 from kvscope.inspector.lanes import Lane
 
 MAX_LANES = 60
@@ -27,15 +26,13 @@ def render(view: TraceView, place: Place) -> None:
         st.info("No request in this trace: it records a bare pool.")
         return
     _stats(view, found)
-    first = 0
-    if len(found) > MAX_LANES:
-        pages = -(-len(found) // MAX_LANES)
-        first = MAX_LANES * (int(st.number_input(f"Part (of {pages})", 1, pages, key="lane_part", width=160)) - 1)
+    first, pages = 0, -(-len(found) // MAX_LANES)
+    part = choices.one("part", range(1, pages + 1), 1, key="lane_part", what="Part")
+    if pages > 1:
+        first = MAX_LANES * (int(st.number_input(f"Part (of {pages})", 1, pages, width=160, **part)) - 1)
     shown = found[first : first + MAX_LANES]
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown("**What each sequence was doing**", width="content")
-        axis = axis_choice("lane_axis")
-    figure = figures.lane_chart(shown, measured(view), axis, cursor=place.seq, arrows=arrows_of(view, shown))
+    st.markdown("**What each sequence was doing**")
+    figure = figures.lane_chart(shown, measured(view), place.axis, cursor=place.seq, arrows=arrows_of(view, shown))
     plots.show(figure, key="lanes", alt="What each sequence was doing over time")
     st.markdown("**Sequences**")
     st.dataframe(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvscope.dashboard import markup
+from kvscope.dashboard import choices, markup
 from kvscope.dashboard.numbers import ABSENT, count_text, duration_text
 from kvscope.dashboard.opened import TraceView, results
 from kvscope.dashboard.place import Place
@@ -42,8 +42,10 @@ def render(view: TraceView | None, place: Place | None) -> None:
     labels = [f"{_VERDICTS[run.verdict][0]}: {run.target} ({run.tool}, {run.file})" for run in runs]
     chosen = runs[0]
     if len(runs) > 1:
-        picked = st.selectbox("Run", range(len(runs)), format_func=labels.__getitem__, key="property_run")
-        chosen = runs[picked or 0]
+        by_name = {f"{run.tool} {run.target} {run.file}": i for i, run in enumerate(runs)}
+        asked = choices.one("run", list(by_name), next(iter(by_name)), key="property_run", what="Run")
+        picked = st.selectbox("Run", list(by_name), format_func=lambda name: labels[by_name[name]], **asked)
+        chosen = runs[by_name[picked]]
     _one(chosen)
 
 

@@ -15,6 +15,7 @@ from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
 from kvscope.inspector.prefixes import prefix_tree
 from kvscope.inspector.source import fold_before
+from kvscope.inspector.units import counted
 
 MAX_TABLES = 60
 MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
@@ -71,11 +72,11 @@ def _tree(view: TraceView, tables: dict[int, list[tuple[int, int]]]) -> None:
     labels, texts = [], []
     for branch in found:
         count, held = len(branch.blocks), len(branch.sequences)
-        who = names(branch.sequences[0]) if held == 1 else f"{held} sequences"
-        blocks = "1 block" if count == 1 else f"{count} blocks"
+        who = names(branch.sequences[0]) if held == 1 else counted(held, "sequence")
+        blocks = counted(count, "block")
         labels.append(f"{who}: {blocks}")
         size = f" = {bytes_text(branch.saved * view.block_bytes)}" if view.block_bytes else ""
-        saved = f"<br>saves {branch.saved} blocks{size}" if branch.saved else ""
+        saved = f"<br>saves {counted(branch.saved, 'block')}{size}" if branch.saved else ""
         shown = ", ".join(names(s) for s in branch.sequences[:8]) + (" ..." if held > 8 else "")
         span = f"b{branch.blocks[0]}" if count == 1 else f"b{branch.blocks[0]} ... b{branch.blocks[-1]}"
         texts.append(f"{blocks} ({span})<br>held by {shown}{saved}")
@@ -83,7 +84,8 @@ def _tree(view: TraceView, tables: dict[int, list[tuple[int, int]]]) -> None:
     plots.show(
         figures_more.prefix_icicle([escape(t) for t in labels], [b.parent for b in found],
                                    [len(b.sequences) for b in found], texts),
-        key="prefix_tree", alt=f"Prefix tree of {len(tables)} sequences in {len(found)} branches", bar=False,
+        key="prefix_tree", bar=False,
+        alt=f"Prefix tree of {counted(len(tables), 'sequence')} in {counted(len(found), 'branch', 'branches')}",
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -13,9 +12,8 @@ from kvscope.dashboard.answers import holes_of, measured, names_of, pool_at, sum
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.stats import Cell
+from kvscope.dashboard.stats import LOST, Cell, lost_cells
 from kvscope.dashboard.verdict import leak_text
-from kvscope.dashboard.views.overview import axis_choice
 from kvscope.dashboard.views.sharing import nothing_held
 from kvscope.inspector.state import PoolState, longest_free
 
@@ -25,25 +23,24 @@ MOST = 30
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     facts, state = summarised(view), pool_at(view, place.seq)
-    held = state.ref > 0
-    empty = int((view.block_size - state.fill[held]).clip(min=0).sum())
+    empty = int((view.block_size - state.fill[state.held]).clip(min=0).sum())
     size = bytes_text(empty * view.block_bytes // view.block_size) if view.block_bytes else ABSENT
     cells = (
         ("Empty now", count_text(empty), "slots", "Slots of held blocks that hold no token, at this event."),
         ("Empty bytes", size, "", "The same in bytes."),
+        *lost_cells(state.num_lost, view.block_bytes),
         *_empty(facts),
         *_holes(facts, state),
-        ("Cached", count_text(int(np.count_nonzero(state.state == 4))), "blocks", "Held by nobody, kept for prompts."),
+        ("Cached", count_text(state.num_cached), "blocks", "Held by nobody, kept for prompts."),
     )  # fmt: skip
-    st.html(markup.stats(cells))
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.markdown("**Held memory: what is filled, what is empty (slots)**", width="content")
-        axis = axis_choice("waste_axis")
-    figure = figures.filled_and_empty(measured(view), axis, cursor=place.seq)
-    plots.show(figure, key="filled", alt="Filled and empty slots of held blocks over time", tall=True)
+    st.html(markup.stats(cells, alarm=LOST))
+    gone = ", what is lost" if measured(view).lost_blocks.any() else ""
+    st.markdown(f"**Memory in use: what is filled, what is empty{gone} (slots)**")
+    figure = figures.filled_and_empty(measured(view), place.axis, cursor=place.seq)
+    plots.show(figure, key="filled", alt=f"Slots in use over time: filled, empty{gone}", tall=True)
     if facts["holes"] and not view.on_demand:
         st.markdown("**Free memory in pieces: external fragmentation**")
-        figure = figures_more.fragmentation(holes_of(view), measured(view), axis, place.seq)
+        figure = figures_more.fragmentation(holes_of(view), measured(view), place.axis, place.seq)
         plots.show(figure, key="holes", alt="External fragmentation over time")
     st.caption(leak_text(view) if not view.live else "Leaks are looked for once the trace is closed.")
     _who(view, place, state)
@@ -65,10 +62,10 @@ def _holes(facts: dict[str, Any], state: PoolState) -> tuple[Cell, ...]:
     """Free memory in pieces: none in a paged pool, whose blocks are all alike; elsewhere the largest piece counts."""
     mean = ratio_text(facts["external_fragmentation"])
     if not facts["holes"]:
-        return (("External fragmentation", mean, "", "Free memory in pieces; none where all pieces are alike."),)
+        return (("Fragmentation", mean, "", "External: free memory in pieces; none where all pieces are alike."),)
     free, largest = state.counts["free"], longest_free(state)
     return (
-        ("External fragmentation", mean, "mean", "Share of the free memory outside the largest hole, over the run."),
+        ("Fragmentation", mean, "", "External: share of the free memory outside the largest hole, mean over the run."),
         ("Largest hole", count_text(largest), f"of {count_text(free)} free",
          "The longest run of free blocks at this event: more than that nobody can have in one piece."),
     )  # fmt: skip
@@ -82,10 +79,13 @@ def _who(view: TraceView, place: Place, state: PoolState) -> None:
         blocks = [block for block, _ in table if 0 <= block < len(fill)]
         room = len(blocks) * view.block_size
         rows.append((names(seq_id), len(blocks), room - int(fill[blocks].sum()), room))
-    if not rows:
+    if not rows and not state.num_lost:
         nothing_held(view, "held_blocks", "the most that is held")
         return
     rows.sort(key=lambda row: -row[2])
+    if state.num_lost:
+        room = state.num_lost * view.block_size
+        rows.insert(0, ("nobody: lost", state.num_lost, room, room))
     st.markdown("**Who holds what is empty, at this event**")
     st.dataframe(
         pd.DataFrame(

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures_more, markup, plots
+from kvscope.dashboard import choices, figures_more, markup, plots
 from kvscope.dashboard.answers import summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -31,18 +31,25 @@ def render(view: TraceView, place: Place) -> None:
     if not geometry["bytes_per_token"]:
         st.info("The trace does not say how many bytes a token takes: nothing to size a pool with.")
         return
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="large"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         offered = sorted({*SIZES, view.block_size})
-        sizes = st.pills("Block size (slots)", offered, default=offered, selection_mode="multi", key="sizes")
-        pool = st.select_slider("Pool, times this one", POOLS, value=1.0, key="pool_times", width=260)
-        reserved = st.toggle("Beside reserving", value=True, key="reserving")
+        sizes = st.pills("Block size (slots)", offered, selection_mode="multi",
+                         **choices.several("sizes", offered, offered, key="sizes", what="Block size"))  # fmt: skip
+        pool = st.select_slider("Pool, times this one", POOLS, width=200,
+                                **choices.one("pool", POOLS, 1.0, key="pool_times", what="Pool"))  # fmt: skip
+        reserved = st.toggle("Beside reserving",
+                             **choices.switch("reserving", True, key="reserving", what="Beside reserving"))  # fmt: skip
         known = _work(view.id, view)
-        sharing = st.toggle("Sharing", value=True, key="sharing", disabled=known is None or not known.names_prefixes,
+        sharing = st.toggle("Sharing", disabled=known is None or not known.names_prefixes,
+                            **choices.switch("sharing", True, key="sharing", what="Sharing"),
                             help="Samples of a request share its prompt; prompts share nothing, for a trace holds no "
                             "text. Of no effect where each request has one sample.")  # fmt: skip
         orders = _policies(known)
-        policy = st.selectbox("Order of the queue", orders, key="policy", width=160, disabled=len(orders) == 1,
+        policy = st.selectbox("Order of the queue", orders, width=160, disabled=len(orders) == 1,
+                              **choices.one("policy", orders, orders[0], key="policy", what="Order of the queue"),
                               help="By priority, where the requests of the trace differ in it.")  # fmt: skip
+    if why := _without_effect(known, orders):
+        st.caption(why)
     try:
         rows = _rows(
             view.id, tuple(sizes or [view.block_size]), float(pool), bool(reserved), bool(sharing), str(policy), view
@@ -78,6 +85,19 @@ def spoken_of(rows: Sequence[Outcome], block_size: int) -> Outcome:
     """The row that the numbers on top are of: paged at the trace's own block size, else the next to it."""
     paged = [row for row in rows if row.allocator == "paged"] or list(rows)
     return min(paged, key=lambda row: abs((row.block_size or 0) - block_size))
+
+
+def _without_effect(known: Workload | None, orders: Sequence[str]) -> str:
+    """Why a setting that is greyed out can make no difference to this trace; empty where each can."""
+    said = []
+    if known is None:
+        said.append("Sharing: the trace speaks of no request.")
+    elif not known.names_prefixes:
+        said.append("Sharing makes no difference here: each request has one sample, and a trace holds no prompts.")
+    if len(orders) == 1:
+        order = "Nor does the order of the queue" if said else "The order of the queue makes no difference here"
+        said.append(f"{order}: all requests have the same priority.")
+    return " ".join(said)
 
 
 def _policies(work: Workload | None) -> list[str]:

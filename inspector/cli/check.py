@@ -107,7 +107,7 @@ def _check_one(
         told["suppressed_findings"] = accepted_findings
         return _Told(result, opened, taken, told | {"suppressed": [t.to_json() for t in taken]})
     if result.nothing_to_check:
-        text = f"nothing to check: none of the {result.events:,} events of {trace} speaks of a block"
+        text = f"nothing to check: none of the {counted(result.events, 'event')} of {trace} speaks of a block"
         sys.stdout.write(text + "\n")
     elif result.findings:
         sys.stdout.write(report(result, opened, name=str(trace), most=most) + "\n")
@@ -130,6 +130,7 @@ def clean_line(result: CheckResult, missing: int = 0, losses: Losses | None = No
     verdict += f" as far as recorded: {', '.join(lost)}; " if lost else ": "
     idle = f"; nothing to look at for {' '.join(name for name, _ in result.idle)}" if result.idle else ""
     return (
-        f"{verdict}checked {result.events:,} events, {result.blocks:,} blocks, {result.slots:,} slots in "
+        f"{verdict}checked {counted(result.events, 'event')}, {counted(result.blocks, 'block')}, "
+        f"{counted(result.slots, 'slot')} in "
         f"{result.elapsed_s:.2f} s (detectors {' '.join(result.detectors)}{idle})"
     )

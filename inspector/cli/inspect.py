@@ -73,6 +73,8 @@ def show(console: Console, name: str, m: dict[str, Any]) -> None:
         console.print(Text(f"damaged: {of} events are missing{rest}", style="bold red"))
     if any(losses := Losses(**health["lost_records"])):
         console.print(Text(f"damaged: {losses} could not be written by its recorder", style="bold red"))
+    for line in health["damaged_records"]:
+        console.print(Text(f"damaged: {line}", style="bold red"))
     _requests(table, m, requests)
     _blocks(table, m, geometry)
     _ratios(table, m)
@@ -103,21 +105,26 @@ def _requests(table: Table, m: dict[str, Any], r: dict[str, Any]) -> None:
 
 def _blocks(table: Table, m: dict[str, Any], geometry: dict[str, Any]) -> None:
     _section(table, "blocks", "peak", "mean")
+    lost = m["blocks"]["lost"]
     notes = {"private": "one table entry", "shared": "more than one", "in_transit": "held by leases alone",
+             "lost": f"in use, and held by nobody any more; {number(lost['last'])} at the end",
              "cached": "unheld, content kept", "quarantined": "unheld, an open step uses it", "free": ""}  # fmt: skip
     for name, note in notes.items():
         values = m["blocks"][name]
-        table.add_row(name.replace("_", " "), number(values["peak"]), number(values["mean"], 1), note)
+        if name != "lost":
+            table.add_row(name.replace("_", " "), number(values["peak"]), number(values["mean"], 1), note)
+        elif values["peak"]:
+            table.add_row(name, number(values["peak"]), number(values["mean"], 1), note, style="red")
     held = m["held_blocks"]
     share = f"{percent(held['peak'] / geometry['num_blocks'], 0)} of the pool at the peak" if held["peak"] else ""
-    table.add_row("held", number(held["peak"]), number(held["mean"], 1), share)
+    table.add_row("in use", number(held["peak"]), number(held["mean"], 1), share)
 
 
 def _ratios(table: Table, m: dict[str, Any]) -> None:
     _section(table, "waste and sharing", "peak", "mean")
     for name, note in (
-        ("tail_waste", "unfilled slots in held blocks"),
-        ("utilization", "live tokens / held memory"),
+        ("tail_waste", "empty slots of blocks that are held"),
+        ("utilization", "live tokens / memory in use"),
         ("pool_utilization", "live tokens / whole pool"),
     ):
         table.add_row(name.replace("_", " "), percent(m[name]["peak"]), percent(m[name]["mean"]), note)
@@ -131,9 +138,6 @@ def _ratios(table: Table, m: dict[str, Any]) -> None:
     factor, saved = m["sharing_factor"], m["saved_blocks"]
     table.add_row("sharing factor", number(factor["peak"], 2), number(factor["mean"], 2), "table entries per block")
     table.add_row("saved blocks", number(saved["peak"]), number(saved["mean"], 1), size(m["saved_bytes"]["peak"]))
-    if lost := m["lost_blocks"]["last"]:
-        table.add_row("lost blocks", number(m["lost_blocks"]["peak"]), number(m["lost_blocks"]["mean"], 1),
-                      f"{number(lost)} at the end: held by no sequence any more")  # fmt: skip
     table.add_row("copies on write", number(m["cow_copies"]), "", size(m["cow_bytes"]))
 
 
@@ -178,4 +182,6 @@ def _health(console: Console, health: dict[str, Any]) -> None:
     style = "red" if bad or any(losses) else "green" if health["clean_close"] else "yellow"
     console.print(f"\n[bold]trace[/]  [{style}]{closed}, {state}[/]")
     for line in health["warnings"]:
+        if line in health["damaged_records"]:  # said above
+            continue
         console.print(Text(f"       {line}", style="yellow"))

@@ -17,17 +17,13 @@ from rich.live import Live
 from rich.text import Text
 
 from kvscope.errors import TraceError, UsageError
+from kvscope.inspector.palette import BY_LETTER, STATES, WRITING
 from kvscope.inspector.units import percent
 
 if TYPE_CHECKING:
+    from kvscope.inspector.palette import State
     from kvscope.inspector.top import Glance, History, Source
 
-# Okabe and Ito's hues, as in the dashboard; a state is told by its letter too.
-STATES = (
-    ("private", "P", "#0072B2"), ("shared", "S", "#E69F00"), ("in_transit", "T", "#CC79A7"),
-    ("cached", "C", "#56B4E9"), ("quarantined", "Q", "#D55E00"), ("free", "F", "#7B8794"),
-)  # fmt: skip
-COLOURS = {letter: colour for _, letter, colour in STATES} | {"W": "#009E73"}
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _MAP_ROWS = 24
 LOOK_S, ASK_S = 10.0, 5.0  # how long one look waits for a server's answer; and one of many
@@ -198,18 +194,25 @@ def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
     bar, at = Text(), 0
     cells = max(10, width - 1)
     seen = 0
-    for name, letter, colour in STATES:
-        seen += blocks[name]
+    for state in STATES:
+        seen += blocks.get(state.name, 0)
         end = round(seen / total * cells)
-        bar.append(shown(letter) * (end - at), f"on {colour} {colour}" if letter != "F" else "#3A4149")
+        bar.append(shown(state.letter) * (end - at), _bar_style(state))
         at = end
     lines = [Text(), bar, *_legend(glance, cells)]
     used = history.used()[-(cells - 8) :]
     if len(used) > 1:
         line = Text().append("in use  ", "dim")
-        line.append("".join(_SPARKS[min(8, round(value * 8))] for value in used), COLOURS["P"])
+        line.append("".join(_SPARKS[min(8, round(value * 8))] for value in used), BY_LETTER["P"].colour)
         lines.append(line)
     return lines
+
+
+def _bar_style(state: State) -> str:
+    """A full area of the state's colour; of what is lost the letters are seen too."""
+    if state.letter == "F":
+        return "#3A4149"
+    return f"on {state.colour} {'bold #FFFFFF' if state.hatched else state.colour}"
 
 
 def shown(letter: str) -> str:
@@ -219,10 +222,10 @@ def shown(letter: str) -> str:
 
 def _legend(glance: Glance, width: int) -> list[Text]:
     """What the letters mean, broken between them where a line is full."""
-    told = [(letter, colour, f"{name.replace('_', ' ')} {glance.pool['blocks'][name]:,}")
-            for name, letter, colour in STATES]  # fmt: skip
-    if "W" in glance.cells(1 << 17)[1]:
-        told.append(("W", COLOURS["W"], "being written"))
+    blocks = glance.pool["blocks"]
+    told = [(s.letter, s.colour, f"{s.label} {blocks[s.name]:,}") for s in STATES if s.name in blocks]
+    if WRITING.letter in glance.cells(1 << 17)[1]:
+        told.append((WRITING.letter, WRITING.colour, "being written"))
     lines = [Text()]
     for letter, colour, words in told:
         if lines[-1].cell_len + len(words) + 2 > width:
@@ -243,11 +246,16 @@ def _map(glance: Glance, width: int, rows: int) -> list[Text]:
         line = Text().append(f"{at * per:>8} ", "dim")
         for letter, run in itertools.groupby(cells[at : at + columns]):
             count = len(list(run))
-            line.append(shown(letter) * count, "dim" if letter == "F" else COLOURS[letter])
+            line.append(shown(letter) * count, _style(letter))
         lines.append(line)
     if per > 1:
         lines.append(Text(f"         a letter stands for {per:,} blocks: the most telling of them", "dim"))
     return lines
+
+
+def _style(letter: str) -> str:
+    state = BY_LETTER[letter]
+    return "dim" if letter == "F" else f"bold {state.colour} reverse" if state.hatched else state.colour
 
 
 def _rate(value: float | None) -> str:

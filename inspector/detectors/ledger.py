@@ -243,9 +243,10 @@ class Cons(Detector):
         """([event, measure], pool's size) just after some events, as the events make them."""
         trace = self.ledger.trace
         if getattr(trace, "on_demand", False):
-            found = counts_at(trace.source, np.searchsorted(np.asarray(trace.seqs), seqs))  # type: ignore[attr-defined]
+            rows = np.searchsorted(np.asarray(trace.seqs), seqs)
+            found = counts_at(trace.source, rows, as_counted=True)  # type: ignore[attr-defined]
             return np.stack([found[name] for name in names], axis=1), found["blocks"]
-        measured = series(trace)
+        measured = series(trace, as_counted=True)
         rows = np.searchsorted(measured.seq, seqs)
         return np.stack([getattr(measured, name)[rows] for name in names], axis=1), measured.blocks[rows]
 

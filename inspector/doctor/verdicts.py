@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -197,7 +198,7 @@ def _still_out(e: Evidence) -> Verdict:
 
 
 def _cases(e: Evidence) -> tuple[Verdict, ...]:
-    ratio, typical = e.benefit_ratio, -(-int(e.p50) // e.block_size)
+    ratio, typical = e.benefit_ratio, math.ceil(e.p50 / e.block_size)
     near = None if ratio is None else ratio < PAYS
     below = e.p50 < e.block_size if e.lengths else None
     scarce = e.num_blocks < 4 * typical if e.lengths else None

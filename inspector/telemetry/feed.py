@@ -41,8 +41,8 @@ def encode_events(parts: Iterable[Part]) -> tuple[bytes, int, int]:
 
 
 def encode_pool(now: PoolNow) -> bytes:
-    """One row per block: `state` (as `inspector.state.BlockState`), `gen`, `entries`, `leases`, `fill`, `published`
-    and `writing`.
+    """One row per block: `state` (as `inspector.state.BlockState`), `gen`, `entries`, `leases`, `lost`, `fill`,
+    `published` and `writing`.
     """
     import pyarrow as pa
 

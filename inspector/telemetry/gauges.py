@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.block_arrays import BlockState as InPool
-from kvscope.inspector.state import BlockState
+from kvscope.inspector.state import STATE_NAMES, BlockState
 from kvscope.inspector.state import classify as states_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Gauges:
     entries: int  # of all tables
     distinct: int  # blocks in tables
     lost: int  # blocks that are counted as held by tables, and are in none
-    held: int  # blocks in tables or under leases alone
-    filled: int  # slots of held blocks
+    held: int  # blocks in use: in tables, under leases alone, or lost
+    filled: int  # slots of blocks in tables or under leases
     running: int
     waiting: int
     preemptions: int
@@ -44,19 +44,19 @@ class Gauges:
 
     @property
     def tail_waste(self) -> float | None:
-        """Unfilled slots in held blocks over slots in held blocks."""
-        slots = self.held * self.block_size
+        """Unfilled slots over slots, of blocks in tables or under leases."""
+        slots = (self.held - self.lost) * self.block_size
         return 1 - self.filled / slots if slots else None
 
     @property
     def utilization(self) -> float | None:
-        """Filled slots over slots, of held blocks."""
+        """Filled slots over slots, of blocks in use."""
         slots = self.held * self.block_size
         return self.filled / slots if slots else None
 
     @property
     def pool_utilization(self) -> float:
-        """Filled slots of held blocks over all slots of the pool."""
+        """Filled slots over all slots of the pool."""
         return self.filled / (self.num_blocks * self.block_size)
 
     @property
@@ -83,27 +83,38 @@ def gauges(engine: Engine) -> Gauges:
     size = pool.num_blocks
     entries, leases = pool.entries[:size], pool.leases[:size]
     held = (entries > 0) | (leases > 0)
-    in_tables, distinct, lost = _in_tables(engine, entries)
+    in_tables = _in_tables(engine, entries)
+    reached = held if in_tables is entries else (in_tables > 0) | (leases > 0)
+    blocks = pool.counts() | {"lost": 0}
+    if in_tables is not entries:
+        states = np.bincount(_states(pool, in_tables, entries), minlength=len(STATE_NAMES))
+        blocks = dict(zip(STATE_NAMES, states.tolist(), strict=True))
     return Gauges(
-        next_seq=-1 if engine.sink is None else engine.sink.next_seq, step=pool.newest_use, blocks=pool.counts(),
+        next_seq=-1 if engine.sink is None else engine.sink.next_seq, step=pool.newest_use, blocks=blocks,
         num_blocks=size, block_size=pool.block_size, block_bytes=pool.block_size * engine.cache.bytes_per_token,
-        entries=in_tables, distinct=distinct, lost=lost, held=int(np.count_nonzero(held)),
-        filled=int(pool.fill[:size][held].sum()), running=len(scheduler.running), waiting=len(scheduler.waiting),
+        entries=int(in_tables.sum()), distinct=int(np.count_nonzero(in_tables)), lost=blocks["lost"],
+        held=int(np.count_nonzero(held)), filled=int(pool.fill[:size][reached].sum()),
+        running=len(scheduler.running), waiting=len(scheduler.waiting),
         preemptions=scheduler.preemptions,
     )  # fmt: skip
 
 
-def _in_tables(engine: Engine, counted: npt.NDArray[Any]) -> tuple[int, int, int]:
-    """(entries of all tables, blocks in them, blocks that are counted as held by tables but are in none)
+def _in_tables(engine: Engine, counted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """How many entries of all tables name each block; `counted` itself where the pool counts as many as there are.
 
-    The tables are asked one by one only where the pool counts another number of entries than there are.
+    The tables are asked one by one only where it counts another number.
     """
-    manager, entries = engine.manager, int(counted.sum())
-    if sum(manager.held().values()) == entries:
-        return entries, int(np.count_nonzero(counted)), 0
+    manager = engine.manager
+    if sum(manager.held().values()) == int(counted.sum()):
+        return counted
     blocks = np.asarray([b for s in manager.sequences() for b in manager.table(s) if 0 <= b < len(counted)], np.int64)
-    held = np.bincount(blocks, minlength=len(counted)) > 0
-    return len(blocks), int(np.count_nonzero(held)), int(np.count_nonzero((counted > 0) & ~held))
+    return np.bincount(blocks, minlength=len(counted)).astype(np.int32)
+
+
+def _states(pool: BlockArrays, in_tables: npt.NDArray[Any], counted: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The one state of each block."""
+    leases = pool.leases[: pool.num_blocks]
+    return states_of(in_tables, leases, _is(pool, "CACHED"), _is(pool, "QUARANTINED"), counted - in_tables)
 
 
 class PoolNow(NamedTuple):
@@ -118,9 +129,11 @@ def pool_now(engine: Engine) -> PoolNow:
     pool = engine.manager.pool
     size = pool.num_blocks
     entries, leases = pool.entries[:size].astype(np.int32), pool.leases[:size].copy()
-    state = states_of(entries, leases, _is(pool, "CACHED"), _is(pool, "QUARANTINED"))
+    in_tables = _in_tables(engine, entries)
+    state = _states(pool, in_tables, entries)
     columns: dict[str, npt.NDArray[Any]] = {
         "state": state, "gen": pool.gen[:size].copy(), "entries": entries, "leases": leases,
+        "lost": np.maximum(entries - in_tables, 0).astype(np.int32),
         "fill": np.where(state == BlockState.FREE, 0, pool.fill[:size]).astype(np.int32),
         "published": _is(pool, "PUBLISHED") | _is(pool, "CACHED"), "writing": _is(pool, "WRITING"),
     }  # fmt: skip

@@ -90,6 +90,7 @@ def test_a_running_server_is_followed_by_its_url(
         engine.begin()
         engine.ask()
         page.wait_for_url("**/live**")
+        expect(page.locator("[data-testid=stToast]")).to_have_count(0)  # what was waited for is no news
         watched.map_at(engine.newest())
         expect(page.locator(".kv-pill")).to_contain_text("live:")
         canvas, curves = page.locator(".map canvas"), page.locator(".curves")

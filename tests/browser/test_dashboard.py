@@ -210,6 +210,24 @@ def test_findings_lead_to_the_event_and_back_to_the_pages_before(watched: Any, t
     watched.at(seq=first.seq, block=first.block)
 
 
+def test_a_finding_in_lanes_leads_to_each_of_its_events(watched: Any, toy_traces: dict[str, Path]) -> None:
+    first = check(open_trace(toy_traces["missing-copy"])).findings[0]
+    watched.open(page="findings", trace="missing-copy")
+    lanes = watched.page.locator(".lanes").first
+    expect(lanes.locator(".head")).to_have_count(3)
+    expect(lanes.locator(".card.guilty")).to_have_attribute("data-seq", str(first.seq))
+    expect(lanes.locator(".card.missing")).to_contain_text("copy-on-write")
+    watched.shot("lanes")
+    other = lanes.locator("button.card:not(.guilty):not(.missing)").first
+    seq = int(other.get_attribute("data-seq") or -1)
+    other.press("Enter")
+    watched.map_at(seq)
+    watched.at(seq=seq, block=first.block)
+    watched.back("Findings", "findings")
+    watched.page.locator(".lanes .card.guilty").first.click()
+    watched.map_at(first.seq)
+
+
 def test_newcomer_reaches_the_guilty_write_of_the_planted_race(watched: Any, shown: Path) -> None:
     """Open the sample, *Show it*, *Whole biography*: the write stands there, marked."""
     sample = Path(__file__).parents[2] / "traces" / "samples" / "garbled-race.kvpack"
@@ -236,8 +254,10 @@ def test_samples_make_their_point_before_anybody_scrolls(
     samples = Path(__file__).parents[2] / "traces" / "samples"
     points = {"leak": (".st-key-tall_occupancy", "24 blocks held by nobody"),
               "reserved": (".st-key-tall_pair_bars", "empty"),
+              "paged": (".st-key-tall_pair_bars", "up to 21 at once"),
+              "prefix-sharing": (".st-key-tall_sharing_bars", "1,417"),
               "fragmentation": (".st-key-strip", "15")}  # fmt: skip
-    with served(*(samples / f"{name}.kvpack" for name in (*points, "paged"))) as port:
+    with served(*(samples / f"{name}.kvpack" for name in points)) as port:
         for size in ((1280, 800), (1920, 1080)):
             watched = look(port, scheme, size)
             for name, (box, words) in points.items():
@@ -338,6 +358,36 @@ def test_a_link_reproduces_the_view(watched: Any) -> None:
     watched.settle()
     assert watched.page.locator(".kv-head").inner_text() == said
     assert watched.page.url == link
+
+
+def test_choices_are_in_the_address_and_outlive_a_reload(watched: Any) -> None:
+    watched.open(page="blocks", trace="clean", seq=600)
+    watched.page.locator(".st-key-map_mode").get_by_text("Owner").click()
+    watched.page.wait_for_url("**colour=owner**")
+    watched.page.locator(".st-key-axis").get_by_text("step", exact=True).click()
+    watched.page.wait_for_url("**axis=step**")
+    slider = watched.page.locator(".st-key-step_slide").get_by_role("slider")
+    before = int(slider.input_value())
+    slider.press("ArrowRight")
+    watched.page.wait_for_url(lambda url: "seq=600" not in url)
+    expect(slider).to_have_value(str(before + 1))
+    watched.page.locator(".st-key-axis").get_by_text("time", exact=True).click()
+    watched.page.wait_for_url("**axis=time**")
+    slider = watched.page.locator(".st-key-time_slide").get_by_role("slider")
+    for _ in range(3):
+        watched.settle()
+        before_s, before = float(slider.input_value()), watched.page.url
+        slider.press("ArrowRight")
+        watched.page.wait_for_url(lambda url, before=before: url != before)
+        assert float(slider.input_value()) >= before_s
+    watched.settle()
+    there = watched.page.url
+    watched.page.reload()
+    watched.settle()
+    assert watched.page.url == there
+    expect(watched.page.locator(".st-key-map_mode [aria-checked=true]")).to_have_text("Owner")
+    expect(watched.page.locator(".st-key-axis [aria-checked=true]")).to_have_text("time")
+    watched.shot("choices")
 
 
 def test_a_link_cannot_open_other_folders(watched: Any) -> None:

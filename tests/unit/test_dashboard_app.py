@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,14 @@ from streamlit.testing.v1 import AppTest
 from kvscope.dashboard.launch import APP
 from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
+from kvscope.dashboard.sidebar import GONE
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import BlockState, holders, state_at, tables_at
 from kvscope.traces import PoolFacts, Recorder, TraceReader, open_trace
+from kvscope.traces import reader as trace_reader
 
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
 
@@ -274,7 +277,9 @@ def test_event_page_counts_the_pool(open_app: Open, toy_traces: dict[str, Path])
     trace = open_trace(toy_traces["clean"])
     counts = state_at(trace, _middle(trace)).counts
     app = open_app(toy_traces["clean"], page="events", seq=str(_middle(trace)))
+    assert counts.pop("lost") == 0
     assert {name: int(_stat(app, name.replace("_", " ").capitalize())) for name in counts} == counts
+    assert 'data-stat="Lost"' not in _html(app)  # where nothing is
 
 
 def _said(app: AppTest) -> str:
@@ -328,7 +333,7 @@ def test_regions_tell_their_largest_hole(open_app: Open) -> None:
     first = pieces["first"]
     app = open_app(SAMPLES / "fragmentation.kvpack")
     assert _link(app, "seq") == str(first["seq"])  # where it is opened: at what it is about
-    assert _stat(app, "External fragmentation").startswith(ratio_text(pieces["mean"]))
+    assert _stat(app, "Fragmentation").startswith(ratio_text(pieces["mean"]))
     assert (int(_stat(app, "Largest hole")), first["free"], first["needed"]) == (15, 20, 20)
     assert "needs 20 blocks side by side, 20 are free, the largest hole has 15" in _html(app)
     state = state_at(trace, first["seq"])
@@ -454,6 +459,25 @@ class TestPoorTraces:
         assert f"Damaged: {some}" in app.error[0].value.replace("\\", "")
         assert f"{lost:,}" in app.error[0].value.replace("\\", "")
 
+    @pytest.mark.parametrize("page", ["overview", "requests", "waste", "findings", "whatif"])
+    @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+    def test_broken_facts_are_said_in_red(
+        self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path, how: str, page: str
+    ) -> None:
+        broken = tmp_path / "broken.kvtrace"
+        shutil.copytree(toy_traces["clean"], broken)
+        facts = broken / "facts.jsonl"
+        told = facts.read_bytes()
+        if how == "gone":
+            facts.unlink()
+        else:
+            facts.write_bytes(told[: len(told) // 2] if how == "cut" else told[:40] + b"#" + told[41:])
+        app = open_app(broken, page=page)
+        assert not app.exception
+        (said,) = [e.value.replace("\\", "") for e in app.error if "Damaged" in e.value.replace("\\", "")]
+        said_of = {"gone": "is missing", "cut": "the last record is torn", "flipped": "1 damaged record is left out"}
+        assert f"Damaged: facts.jsonl{' ' if how == 'gone' else ': '}{said_of[how]}." in said
+
     @pytest.mark.parametrize("page", PAGES)
     def test_bare_pool_without_requests(self, open_app: Open, tmp_path: Path, page: str) -> None:
         from kvscope.engine.block_manager import BlockManager
@@ -574,7 +598,7 @@ def _areas(figure: dict[str, Any]) -> dict[str, np.ndarray]:
     return {t["name"]: _array(t["y"]) for t in figure["data"] if t.get("stackgroup") == "pool"}
 
 
-@pytest.mark.parametrize("name", ["leak", "reserved", "paged", "fragmentation"])
+@pytest.mark.parametrize("name", ["leak", "reserved", "paged", "fragmentation", "prefix-sharing"])
 def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str) -> None:
     """What is lost, empty or in holes is a hatched layer with words on it; the stack adds up to the pool."""
     app = open_app(SAMPLES, trace=name)
@@ -588,9 +612,17 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
     words = " ".join(note["text"] for note in picture["layout"].get("annotations", ()))
     bars = [figure for figure in shown if figure["layout"].get("barmode") == "stack"]
     if name == "leak":
-        assert hatched == ["lost: held by nobody"]
+        assert hatched == ["lost"]
         assert areas[hatched[0]][-1] == measured.lost_blocks[-1] == 24
         assert "24 blocks held by nobody" in words
+    elif name == "prefix-sharing":
+        (pair,) = bars
+        with_it, without = (sum(_array(t["y"])[i] for t in pair["data"]) for i in (0, 1))
+        assert without - with_it == measured.saved_blocks.max()
+        assert with_it <= trace.num_blocks < without
+        assert any("saves up to 5.5 times the pool" in m.value for m in app.markdown if "pool over time" in m.value)
+        assert not hatched
+        return
     elif name == "fragmentation":
         assert hatched == ["free, in smaller holes"]
         assert hatched[0] in words
@@ -605,8 +637,45 @@ def test_the_first_picture_of_a_sample_makes_its_point(open_app: Open, name: str
         for run, share in used.items():
             assert share == pytest.approx(summary(open_trace(SAMPLES / f"{run}.kvpack"))["utilization"]["mean"])
         assert used["reserved"] < 0.25 < 0.9 < used["paged"]
+        below = dict(zip(pair["layout"]["xaxis"]["tickvals"], pair["layout"]["xaxis"]["ticktext"], strict=True))
+        assert below == {"paged": "paged<br>up to 21 at once", "reserved": "reserved<br>up to 8 at once"}
         assert hatched == (["reserved and empty"] if name == "reserved" else [])
     assert len(bars) == (name in ("reserved", "paged"))
+
+
+def test_the_doctor_says_one_median_everywhere(open_app: Open) -> None:
+    app = open_app(SAMPLES / "healthy.kvpack", page="doctor")
+    lengths = summary(open_trace(SAMPLES / "healthy.kvpack"))["requests"]["length_tokens"]
+    assert _stat(app, "P50 length") == f"{lengths['p50']:,.0f}" == "198"  # of 197.5
+    assert "P50 length 198, block 16 slots" in _html(app)
+
+
+def test_what_is_greyed_out_says_why(open_app: Open) -> None:
+    app = open_app(SAMPLES / "healthy.kvpack", page="whatif")
+    assert app.toggle(key="sharing").disabled
+    assert app.selectbox(key="policy").disabled
+    (why,) = [c.value for c in app.caption if "makes no difference here" in c.value]
+    assert "each request has one sample" in why
+    assert "the same priority" in why
+
+
+def test_a_leak_is_seen_as_such_on_every_page(open_app: Open) -> None:
+    """Lost blocks are neither private nor held by whoever took them: they stand out, with their number."""
+    leak, seq = SAMPLES / "leak.kvpack", 14000
+    trace = open_trace(leak)
+    state, lost = state_at(trace, seq), int(series(trace).lost_blocks[seq])
+    for page in ("blocks", "live", "waste", "events"):
+        app = open_app(leak, page=page, seq=str(seq))
+        assert _stat(app, "Lost") == str(lost) == str(state.num_lost)
+        assert 'class="kv-alarm" title' in _html(app).split('data-stat="Lost"')[0].rsplit("<div", 1)[1]
+    app = open_app(leak, page="waste", seq=str(seq))
+    assert {t["name"] for t in _figure(app)["data"]} == {"lost", "filled", "empty"}
+    assert app.dataframe[0].value["sequence"][0] == "nobody: lost"
+    assert int(app.dataframe[0].value["blocks"][0]) == lost
+    block = int(np.flatnonzero(state.state == BlockState.LOST)[0])
+    app = open_app(leak, page="blocks", seq=str(seq), block=str(block))
+    assert ">lost</i>" in _html(app)
+    assert any(m.value.startswith("Held by nobody any more: taken by ") for m in app.markdown)
 
 
 def test_a_leak_is_no_sharing(open_app: Open) -> None:
@@ -644,6 +713,188 @@ def test_long_traces_do_not_wait_for_the_check(
     assert not app.exception
     app = open_app(toy_traces["missing-copy"])  # the overview runs it after everything else is drawn
     assert _stat(app, "Findings") == str(len(check(open_trace(toy_traces["missing-copy"])).findings))
+
+
+class TestWriter:
+    """Who writes a trace is asked of its lock, which ends with the process."""
+
+    @pytest.mark.parametrize("end", ["killed", "closed"])
+    def test_one_that_has_ended_is_said_at_once(self, open_app: Open, tmp_path: Path, end: str) -> None:
+        path = tmp_path / "live.kvtrace"
+        code = (
+            "import sys; from kvscope.traces import Kind, PoolFacts, Recorder\n"
+            "with Recorder(sys.argv[1], pool=PoolFacts(4, 4)) as sink:\n"
+            "    sink.emit(Kind.POOL, aux=4); print(flush=True); sys.stdin.readline()"
+        )
+        writer = subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            app = open_app(path, page="overview", seq="0")
+            assert [i.value for i in app.sidebar.info] == ["Being written right now"]
+            if end == "killed":
+                writer.kill()
+                writer.wait(60)
+            else:
+                writer.communicate("\n", timeout=60)
+            told = AppTest.from_function(_the_writer, kwargs={"path": str(path)}).run()
+            assert [*(w.value for w in told.warning), *(i.value for i in told.info)] == [
+                GONE if end == "killed" else "Its writer has closed it"
+            ]
+        finally:
+            writer.kill()
+            writer.wait(60)
+
+    def test_a_trace_that_is_shown_is_not_announced(
+        self, open_app: Open, toy_traces: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """Neither the one that is waited for nor one that is written anew."""
+        path = tmp_path / "run.kvtrace"
+        shutil.copytree(toy_traces["clean"], path)
+        shutil.copy(SAMPLES / "healthy.kvpack", tmp_path)
+        app = open_app(tmp_path, trace="run")
+        (path / "manifest.json").rename(tmp_path / "aside")
+        app.run()
+        (tmp_path / "aside").rename(path / "manifest.json")
+        assert not app.run().toast
+        assert app.selectbox(key="trace_box").value == "run"
+
+
+def _the_writer(path: str) -> None:
+    """What the sidebar says of it at its next refresh."""
+    from pathlib import Path
+    from types import SimpleNamespace
+
+    from kvscope.dashboard.sidebar import _live
+
+    _live(SimpleNamespace(path=Path(path)))  # type: ignore[arg-type]
+
+
+CHOICES = (  # page, parameter, a value, the widget that it sets, what that then is
+    ("blocks", "colour", "owner", ("button_group", "map_mode"), "owner"),
+    ("live", "colour", "age", ("button_group", "live_mode"), "age"),
+    ("live", "speed", "500", ("selectbox", "speed"), 500),
+    ("overview", "axis", "time", ("button_group", "axis"), "time"),
+    ("waste", "axis", "step", ("button_group", "axis"), "step"),
+    ("events", "kinds", "hit,write", ("multiselect", "event_kinds"), ["hit", "write"]),
+    ("whatif", "sizes", "8,32", ("button_group", "sizes"), [8, 32]),
+    ("whatif", "sizes", "none", ("button_group", "sizes"), []),
+    ("whatif", "pool", "0.5", ("select_slider", "pool_times"), 0.5),
+    ("whatif", "reserving", "off", ("toggle", "reserving"), False),
+    ("whatif", "sharing", "off", ("toggle", "sharing"), False),
+)  # fmt: skip
+
+
+class TestChoices:
+    """What is chosen on a page is in its address, and an address makes that choice."""
+
+    @pytest.mark.parametrize(("page", "name", "said", "widget", "value"), CHOICES)
+    def test_a_link_reproduces_what_is_chosen(
+        self, open_app: Open, toy_traces: dict[str, Path], page: str, name: str, said: str, widget: Any, value: Any
+    ) -> None:
+        kind, key = widget
+        app = open_app(toy_traces["clean"], page=page)
+        assert name not in app.query_params  # the default is left out
+        usual = getattr(app, kind)(key=key).value
+        getattr(app, kind)(key=key).set_value(value).run()
+        assert _link(app, name) == said
+        again = open_app(toy_traces["clean"], page=page, **{name: said})
+        assert getattr(again, kind)(key=key).value == value
+        assert _link(again, name) == said
+        assert not again.warning
+        getattr(again, kind)(key=key).set_value(usual).run()
+        assert name not in again.query_params
+
+    @pytest.mark.parametrize(("page", "name"), sorted({(page, name) for page, name, *_ in CHOICES}))
+    def test_what_a_page_does_not_have_is_said_in_a_line(
+        self, open_app: Open, toy_traces: dict[str, Path], page: str, name: str
+    ) -> None:
+        app = open_app(toy_traces["clean"], page=page, **{name: "no such *thing*"})
+        (said,) = [w.value for w in app.warning if "was asked for, which is not one of" in w.value]
+        assert plain("'no such *thing*'") in said
+        assert "\n" not in said
+        assert name not in app.query_params
+        assert not app.exception
+        app.run()
+        assert name not in app.query_params
+
+    def test_it_stays_when_the_visitor_goes_elsewhere_and_comes_back(
+        self, open_app: Open, toy_traces: dict[str, Path]
+    ) -> None:
+        app = open_app(toy_traces["clean"], page="blocks", colour="owner", seq="600")
+        app.query_params["page"] = "live"
+        app.run()
+        assert "colour" not in app.query_params  # a refresh cannot ask for every owner
+        assert not app.warning
+        app.query_params["page"] = "blocks"
+        app.run()
+        assert _link(app, "colour") == "owner"
+        assert app.button_group(key="map_mode").value == "owner"
+
+    def test_an_address_that_is_late_undoes_no_choice(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        app = open_app(toy_traces["clean"], page="blocks", colour="owner")
+        app.query_params["colour"] = "owner"
+        app.button_group(key="map_mode").set_value("age").run()
+        assert _link(app, "colour") == "age"
+        app.query_params["colour"] = "owner"  # the next message left before the browser heard of it
+        app.run()
+        assert _link(app, "colour") == "age"
+
+    def test_a_part_of_many_lanes_and_one_of_several_runs(self, open_app: Open, tmp_path: Path) -> None:
+        app = open_app(SAMPLES, page="requests", trace="leak", part="7")
+        assert "part" not in app.query_params  # it has one
+        for name in ("a", "b"):
+            suite = f'<testsuite name="{name}" tests="1"><testcase name="t"/></testsuite>'
+            (tmp_path / f"{name}.xml").write_text(suite)
+        app = open_app(SAMPLES, page="runs", start=("--results", str(tmp_path)))
+        first, second = app.selectbox(key="property_run").options
+        app.selectbox(key="property_run").select_index(1).run()
+        again = open_app(SAMPLES, page="runs", start=("--results", str(tmp_path)), run=_link(app, "run"))
+        assert again.selectbox(key="property_run").index == 1
+        assert first != second
+
+
+class TestSlider:
+    """Time goes by events, steps or seconds: the slider and the pictures alike."""
+
+    def test_by_step(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        trace = open_trace(toy_traces["clean"])
+        steps, seq = trace.events["step"], _middle(trace)
+        app = open_app(toy_traces["clean"], page="overview", seq=str(seq), axis="step")
+        slider = app.slider(key="step_slide")
+        assert (slider.min, slider.max, slider.value) == (0, steps.max(), steps[trace.seqs == seq][0])
+        assert _figure(app)["layout"]["xaxis"]["title"]["text"] == "step"
+        slider.set_value(3).run()
+        assert _link(app, "seq") == str(trace.seqs[steps == 3].max())
+        assert _link(app, "axis") == "step"
+
+    def test_by_time(self, open_app: Open, toy_traces: dict[str, Path]) -> None:
+        trace = open_trace(toy_traces["clean"])
+        t_s = (trace.events["t_ns"] - trace.events["t_ns"][0]) * 1e-9
+        app = open_app(toy_traces["clean"], page="waste", seq=str(_middle(trace)), axis="time")
+        slider = app.slider(key="time_slide")
+        assert slider.max == pytest.approx(t_s[-1])
+        wanted = float(t_s[-1] * 0.3)
+        slider.set_value(wanted).run()
+        there = int(_link(app, "seq"))
+        assert there == int(trace.seqs[t_s <= wanted][-1])
+        now = app.slider(key="time_slide").value
+        app.slider(key="time_slide").set_value(now + 1e-9).run()  # however far the next event is, it moves on
+        assert int(_link(app, "seq")) > there
+
+    def test_a_long_trace_goes_by_steps_and_time_too(
+        self, open_app: Open, toy_traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(trace_reader, "SETTLED_ROWS", 0)
+        trace = open_trace(toy_traces["clean"])
+        steps = open_trace(toy_traces["clean"]).columns(("step",))["step"]
+        for name, page in (("step", "blocks"), ("time", "events")):
+            app = open_app(toy_traces["clean"], page=page, seq="0", axis=name)
+            slider = app.slider(key=f"{name}_slide")
+            slider.set_value(3 if name == "step" else slider.max).run()
+            assert _link(app, "seq") == str(int(np.flatnonzero(steps == 3)[-1]) if name == "step" else trace.rows - 1)
 
 
 class TestAddress:

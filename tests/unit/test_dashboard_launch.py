@@ -116,6 +116,23 @@ def test_served_in_the_background_ends_on_sigterm(toy_traces: dict[str, Path]) -
     launch.check_port("127.0.0.1", port)  # nobody listens there any more
 
 
+def test_a_server_is_asked_before_anybody_opens_a_page() -> None:
+    """What it has is there at once, and what it did before it ended is not missed."""
+    with socket.create_server(("127.0.0.1", 0)) as engine, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+        probe.close()
+        engine.settimeout(60)
+        url = f"http://127.0.0.1:{engine.getsockname()[1]}"
+        process = subprocess.Popen(launch.command(None, port=port, servers=[url]), start_new_session=True)
+        try:
+            asked, _ = engine.accept()
+            with asked:
+                assert asked.recv(200).startswith(b"GET /debug/kv/events?from_seq=0 ")
+        finally:
+            launch.stop(process)
+
+
 def test_launcher_imports_no_streamlit() -> None:
     code = (
         "import sys, kvscope.dashboard.launch; print([m for m in ('streamlit', 'plotly', 'numpy') if m in sys.modules])"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +38,7 @@ def _long(events: int, num_blocks: int = 100) -> Series:
     zeros = np.zeros(events, dtype=np.int32)
     private = np.arange(events, dtype=np.int32) % 7
     private[events // 2 : events // 2 + 1] = num_blocks
-    names = ("shared", "in_transit", "cached", "quarantined", "table_entries", "lost_blocks", "filled_slots",
+    names = ("shared", "in_transit", "cached", "quarantined", "table_entries", "lost", "filled_slots",
              "cow_copies", "preemptions", "refusals", "evictions", "prefix_hit_tokens",
              "prefix_query_tokens")  # fmt: skip
     return Series(
@@ -175,7 +176,8 @@ def _pool(num_blocks: int) -> PoolState:
     state = np.array([1, 2, 0], dtype=np.uint8)[number % 3]
     return PoolState(
         seq=1000, block_size=16, state=state, gen=np.ones(num_blocks, np.int32), entries=entries,
-        leases=np.zeros(num_blocks, np.int32), fill=np.full(num_blocks, 16, np.int32),
+        lost=np.zeros(num_blocks, np.int32), leases=np.zeros(num_blocks, np.int32),
+        fill=np.full(num_blocks, 16, np.int32),
         published=np.zeros(num_blocks, bool), writing=np.zeros(num_blocks, bool), last_seq=np.full(num_blocks, 990),
     )  # fmt: skip
 
@@ -189,6 +191,16 @@ class TestCanvas:
             assert "".join(map(chr, found["letter"])) == "".join(state.letter(b) for b in range(32))
             assert sum(item["count"] for item in meta["legend"]) == 32
             assert (found["gen"] == state.gen).all()
+
+    def test_a_lost_block_has_its_letter_colour_and_count_and_is_hatched(self) -> None:
+        pool = _pool(300)
+        state, lost = pool.state.copy(), pool.lost.copy()
+        state[[3, 6]], lost[[3, 6]] = 6, 1
+        _, meta, found = _decode(canvas.encode(replace(pool, state=state, lost=lost)))
+        assert chr(found["letter"][3]) == "L" == meta["hatched"][0]
+        assert meta["palette"][found["colour"][3]] == palette.BY_NAME["lost"].colour
+        assert [item["count"] for item in meta["legend"] if item["label"] == "lost"] == [2]
+        assert "2 lost" in meta["alt"]
 
     @pytest.mark.parametrize("mode", canvas.MODES)
     def test_every_mode_gives_each_block_a_colour_of_its_palette(self, trace: MemoryRecorder, mode: str) -> None:
@@ -270,8 +282,8 @@ class TestCanvas:
 
 def test_states_have_distinct_letters_and_colours() -> None:
     states = [*palette.STATES, palette.WRITING]
-    assert len({s.letter for s in states}) == len({s.colour for s in states}) == 7
-    assert {s.letter for s in states} == set("FPSCQWT")
+    assert len({s.letter for s in states}) == len({s.colour for s in states}) == 8
+    assert {s.letter for s in states} == set("FPSCQWTL")
 
 
 def test_ink_is_readable() -> None:

@@ -18,7 +18,7 @@ from kvscope.traces.schema import Kind
 def _same(moment: Any, path: Path) -> None:
     trace = open_trace(path)
     state, measured = state_at(trace, moment.seq), series(trace)
-    for name in ("state", "gen", "entries", "leases", "fill", "published", "writing", "last_seq"):
+    for name in ("state", "gen", "entries", "lost", "leases", "fill", "published", "writing", "last_seq"):
         assert np.array_equal(getattr(moment.pool, name), getattr(state, name)), name
     for name in set(MEASURES) & set(moment.past):
         last = float(getattr(measured, name)[-1])

@@ -11,14 +11,15 @@ import pytest
 
 from kvscope.inspector import longrun
 from kvscope.inspector.findings import check
+from kvscope.inspector.following import Follower
 from kvscope.inspector.lost import Lost, Move, lost_moves
 from kvscope.inspector.measures import MEASURES, series, series_of, summary
-from kvscope.inspector.state import tables_at
+from kvscope.inspector.state import BlockState, PoolState, state_at, tables_at
 from kvscope.inspector.sums import COUNTS
 from kvscope.inspector.table_seek import NO_TABLES, TableSeeker, fold_tables, tables_of
 from kvscope.inspector.telemetry.gauges import _in_tables
 from kvscope.inspector.top import FolderSource
-from kvscope.traces import Kind, MemoryRecorder, PoolFacts, open_trace
+from kvscope.traces import Kind, MemoryRecorder, PoolFacts, open_trace, reader
 
 SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
 LEAK = SAMPLES / "leak.kvpack"
@@ -68,6 +69,8 @@ def test_what_is_left_when_a_sequence_ends_is_lost_from_the_next_step_on() -> No
     assert measured.table_entries.tolist() == [0, 1, 1, 0, 1, 2, 2, 1, 1, 0, 0]
     assert measured.saved_blocks.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
     assert measured.held_blocks.tolist() == [0, *[1] * 10]
+    assert measured.private.tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0]
+    assert measured.shared.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
     assert np.isnan(measured.sharing_factor[-1])
 
 
@@ -172,8 +175,61 @@ def test_a_server_counts_what_its_tables_hold() -> None:
             return {1: [0, 1], 2: [0, -1]}[seq_id]
 
     engine: Any = SimpleNamespace(manager=Manager())
-    assert _in_tables(engine, np.array([2, 1, 0, 1])) == (4, 3, 0)  # as many as the tables say: they are not asked
-    assert _in_tables(engine, np.array([2, 1, 1, 1])) == (3, 2, 2)
+    counted = np.array([2, 1, 0, 1])
+    assert _in_tables(engine, counted) is counted  # as many as the tables say: they are not asked
+    assert _in_tables(engine, np.array([2, 1, 1, 1])).tolist() == [2, 1, 0, 0]
+
+
+def _same(one: PoolState, other: PoolState) -> None:
+    for name in PoolState.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+@pytest.mark.parametrize("told", [_left_behind(), open_trace(LEAK)])
+def test_a_lost_block_is_a_state_of_its_own_at_every_event(told: Any) -> None:
+    measured = series(told)
+    for row in range(0, len(measured), max(1, len(measured) // 97)):
+        state = state_at(told, int(measured.seq[row]))
+        assert state.counts == {name: int(getattr(measured, name)[row]) for name in state.counts}
+        reached = {block for table in tables_at(told, int(measured.seq[row])).values() for block, _ in table}
+        assert set(np.flatnonzero((state.entries > 0) & ~state.held).tolist()).isdisjoint(reached)
+        assert int(state.fill[state.held].sum()) == measured.filled_slots[row]
+        part = state_at(told, int(measured.seq[row]), range(1, 3))
+        assert part.state.tolist() == state.state[1:3].tolist()
+
+
+def test_what_is_lost_lowers_the_use_and_is_no_tail() -> None:
+    trace = open_trace(LEAK)
+    measured, told = series(trace), summary(trace)
+    assert measured.lost_blocks[-1] == measured.held_blocks[-1] > 0  # all that is in use at the end
+    assert (measured.utilization[-1], measured.filled_slots[-1]) == (0.0, 0)
+    assert np.isnan(measured.tail_waste[-1])
+    assert told["blocks"]["lost"]["last"] == told["lost_blocks"]["last"]
+    pool = FolderSource(LEAK).look()
+    assert (pool.pool["utilization"], pool.pool["tail_waste"], pool.pool["filled_slots"]) == (0.0, None, 0)
+    assert pool.cells(1 << 17)[1].count("L") == pool.pool["blocks"]["lost"] == pool.pool["lost_blocks"]
+
+
+def test_a_long_trace_and_one_that_grows_know_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, moment = open_trace(LEAK), Follower(open_trace(LEAK)).look()
+    _same(moment.pool, state_at(short, moment.seq))
+    monkeypatch.setattr(reader, "SETTLED_ROWS", 0)
+    long = open_trace(LEAK)
+    for seq in (-1, *range(0, moment.seq + 2, 389)):
+        _same(state_at(long, seq), state_at(short, seq))
+
+
+def test_a_lost_block_under_a_lease_is_not_lost() -> None:
+    told = Told()
+    told.take(1, 0)
+    told.emit(Kind.LEASE, block=0, gen=1, ref_before=1, ref_after=2, aux=7)
+    told.end(1)
+    told.next_step()
+    assert state_at(told, 99).state[0] == BlockState.IN_TRANSIT
+    assert series(told).lost_blocks[-1] == 0
+    told.emit(Kind.UNLEASE, block=0, gen=1, ref_before=2, ref_after=1, aux=7)
+    assert state_at(told, 99).state[0] == BlockState.LOST
+    assert series(told).lost_blocks[-1] == 1
 
 
 def test_moves_are_in_the_order_of_their_rows() -> None:

@@ -44,6 +44,20 @@ def test_a_folder_of_traces_is_not_one_trace(
         assert f"{folder} is not a trace but a folder of 2 traces: give one, like {folder / 'rank0.kvtrace'}" in told
 
 
+def test_every_command_says_the_same_of_a_folder_without_a_trace(
+    toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    for words in (["check", folder], ["inspect", folder], ["top", folder, "--once"], ["query", folder, "SELECT 1"],
+                  ["compare", folder, folder], ["compare", toy_traces["clean"], folder], ["pack", folder],
+                  ["doctor", folder], ["simulate", folder], ["export", folder, "--to", "csv"],
+                  ["explain", folder, "--request", "0"]):  # fmt: skip
+        assert run([str(word) for word in words]) == 2
+        told = capsys.readouterr().err
+        assert told == f"kvscope: error: {folder} is not a trace, and holds none (NAME.kvtrace or NAME.kvpack)\n"
+
+
 def test_places_that_a_trace_cannot_be_packed_or_unpacked_to(
     toy_traces: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,10 +31,13 @@ from kvscope.errors import TraceError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import top
 from kvscope.inspector.measures import summary
+from kvscope.inspector.palette import BY_NAME
 from kvscope.inspector.remote import Unreachable
 from kvscope.inspector.state import state_at
 from kvscope.inspector.top import LETTERS, FolderSource, Glance, History, ServerSource
 from kvscope.traces import Kind, PoolFacts, Recorder, open_trace, pack
+
+LEAK = Path(__file__).parents[2] / "traces" / "samples" / "leak.kvpack"
 
 
 def shown(history: History, width: int = 100, rows: int = 10) -> str:
@@ -278,3 +281,16 @@ def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
     cells = "".join(line[9:] for line in last if re.match(r" +\d+ [PSTCQFW·]+$", line))
     assert len(cells) == 64
     assert "C" in cells
+
+
+def test_the_terminal_has_the_letters_and_colours_of_the_dashboard() -> None:
+    """What is lost stands out there as well: by its letter, and with its number in the legend."""
+    history = History()
+    history.add(FolderSource(LEAK).look())
+    console = Console(width=120, record=True, force_terminal=True, color_system="truecolor", file=io.StringIO())
+    console.print(top.screen(history, 120, 24))
+    red, green, blue = (int(BY_NAME["lost"].colour[i : i + 2], 16) for i in (1, 3, 5))
+    assert f"38;2;{red};{green};{blue}" in console.export_text(clear=False, styles=True)
+    text = console.export_text()
+    assert "L lost 24" in text
+    assert text.rstrip().rsplit("\n", 1)[1].count("L") == 24

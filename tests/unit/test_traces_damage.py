@@ -326,8 +326,11 @@ def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
 def test_places_without_a_trace(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is missing: no trace there"):
         open_trace(tmp_path / "nowhere")
-    with pytest.raises(TraceError, match=r"is not a trace: it holds no manifest\.json"):
+    with pytest.raises(TraceError, match="is not a trace, and holds none"):
         open_trace(tmp_path)
+    (tmp_path / "a.kvtrace").mkdir()
+    with pytest.raises(TraceError, match=r"is not a trace: it holds no manifest\.json"):
+        open_trace(tmp_path / "a.kvtrace")
     (tmp_path / "file").write_text("x")
     with pytest.raises(TraceError, match="is not a trace folder"):
         open_trace(tmp_path / "file")

@@ -212,7 +212,7 @@ def test_values_out_of_range_are_cut_counted_and_never_raise(both: Both) -> None
     np.testing.assert_array_equal(trace.events, both.memory.events)
     assert trace.events[0].tolist()[3:10] == (2**31 - 1, -(2**31), -1, -1, 2**15 - 1, -1, -1)
     assert trace.events["ref_after"].tolist() == [-1, 1, 2**15 - 1]
-    assert trace.warnings == both.memory.warnings == ["1 events hold a value cut to its column's range"]
+    assert trace.warnings == both.memory.warnings == ["1 event holds a value cut to its column's range"]
 
 
 def test_several_segments(tmp_path: Path) -> None:
