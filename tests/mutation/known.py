@@ -28,6 +28,17 @@ LINES: dict[str, str] = {
     (
         "engine/prefix_store.py: blocks = max(blocks, self._expected, 0 if self._expected else 2 * len(self._place))"
     ): "how much room is added at once",
+    "engine/block_life.py: if len(entered) < _BULK:": "the same rows, one by one or as arrays",
+    "engine/block_life.py: _BULK = 7  # rows from here on are cheaper as arrays": (
+        "the same rows, one by one or as arrays"
+    ),
+    "engine/pool.py: _BULK = 7  # rows from here on are cheaper as arrays": "the same rows, one by one or as arrays",
+    "engine/tables.py: _MANY = 8  # entries from here on are digested faster as arrays": (
+        "the same digest, computed anew or by subtraction"
+    ),
+    "engine/pool.py: word: int = words.item(0)": "all of them are equal",
+    "engine/pool.py: if len(behind) == AHEAD:": "when ids are filed in the ring, not in which order",
+    "engine/free_list.py: self._capacity = 2 * num_blocks + 16": "how large the ring is",
     "engine/tables.py: if end - start < _MANY:": "the sum of the words, one by one or as arrays",
     "inspector/screen/sequences.py: more = SequenceStates(max(count, 2 * have) - have)": (
         "how much room is added at once"

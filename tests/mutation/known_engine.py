@@ -221,4 +221,53 @@ ENGINE: dict[str, str] = {
         "TableCore._needs_copy "
         "-> own = type(self)._write is TableCore._write and type(self)._needs_copy == TableCore._needs_copy"
     ): "functions are equal when they are the same",
+    "engine/block_life.py: if self._state[block] == CACHED: -> if self._state[block] >= CACHED:": (
+        "a block in transit stays there, and nobody leases one in quarantine"
+    ),
+    "engine/pool.py: elif self._entries[block] == 0: -> elif self._entries[block] <= 0:": (
+        "entries are never less than 0"
+    ),
+    "engine/pool.py: and self.open_leases == 0 -> and self.open_leases < 0": (
+        "never: all go the longer way, to the same rows"
+    ),
+    "engine/pool.py: if held > 1: -> if held != 1:": "whoever gets here held an entry",
+    "engine/pool.py: if low < ENTRY: -> if low <= ENTRY:": (
+        "a held block has a state, so its word is greater than that of an entry alone"
+    ),
+    (
+        "engine/pool.py: plain = quiet and high < _PLAIN_END  # one entry each, not published: all of them "
+        "are free now "
+        "-> plain = quiet and high <= _PLAIN_END  # one entry each, not published: all of them are free now"
+    ): "what is in the index is full, so its word is greater",
+    "engine/tables.py: elif gone > 0: -> elif gone >= 0:": "nothing that was digested is gone: nothing is subtracted",
+    "engine/tables.py: elif gone > 0: -> elif gone > -1:": "nothing that was digested is gone: nothing is subtracted",
+    "engine/tables.py: if start < end: -> if start <= end:": "no entry is new: nothing is added",
+    (
+        "engine/tables.py: entries = zip(self.blocks[start:], self.gens[start:], range(start, end), "
+        "strict=True) "
+        "-> entries = zip(self.blocks[start:], self.gens[start:], range(start, end), strict=False)"
+    ): "a row has as many lives as blocks, and ends where they do",
+    "engine/tables.py: @dataclass(frozen=True, slots=True) -> @dataclass(frozen=True, slots=False)": (
+        "the same fields, in a dictionary"
+    ),
+    "engine/prefix_cache.py: if i >= usable: -> if i == usable:": (
+        "the walk goes block by block: it never gets beyond the first that is not usable"
+    ),
+    (
+        "engine/prefix_store.py: return ROOT + parent if self._place[block] == FIRST else parent "
+        "-> return ROOT + parent if self._place[block] <= FIRST else parent"
+    ): "it is asked of blocks in the index alone",
+    (
+        "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens "
+        "-> self._width = 1 * 4 * block_size  # of packed tokens"
+    ): "the first entry widens it",
+    (
+        "engine/prefix_cache.py: lblock == 0 or (blocks[lblock - 1] >= 0 and index.serves(blocks[lblock - 1],"
+        " parent)) "
+        "-> lblock == 0 or (blocks[lblock // 1] >= 0 and index.serves(blocks[lblock - 1], parent))"
+    ): "of the block -1 that stands for none no hash is kept",
+    (
+        "engine/prefix_cache.py: if self._computing and not self._computing.keys().isdisjoint(hashes): "
+        "-> if self._computing or not self._computing.keys().isdisjoint(hashes):"
+    ): "row by row instead, to the same entries",
 }  # fmt: skip

@@ -38,19 +38,20 @@ _DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state"
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
-        (f"{PROPERTY}free_list.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
+        (f"{PROPERTY}free_list.py", f"{UNIT}copies_and_fences.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py",
+         *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
     "tables": Part(
         ("engine/tables.py", "engine/table_core.py", "engine/copies.py"),
-        (f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
+        (f"{UNIT}copies_and_fences.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
     "prefix": Part(
         ("engine/prefix.py", "engine/prefix_cache.py", "engine/prefix_store.py", "engine/orphans.py"),
-        (f"{UNIT}prefix_arrays.py", f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
+        (f"{UNIT}prefix_arrays.py", f"{UNIT}prefix_margins.py", f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
          f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
         (f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
