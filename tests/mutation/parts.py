@@ -31,10 +31,10 @@ class Part:
 
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "details", "entries", "plain", "runs", "screen", "sequences", "transfers")
-_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state", "detector_margins", "detector_counts",
-                   "screen_and_replay", "host_slots_counted", "detectors_life", "detectors_sharing",
-                   "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")), GOLDEN,
-                   f"{PROPERTY}histories_every_way.py")  # fmt: skip
+_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state", "detector_margins", "detector_words",
+                   "detector_lives", "detector_counts", "screen_and_replay", "host_slots_counted", "detectors_life",
+                   "detectors_sharing", "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")),
+                   GOLDEN, f"{PROPERTY}histories_every_way.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
