@@ -232,4 +232,15 @@ REPLAY: dict[str, str] = {
         " that a fork is given says "
         "-> sequence.slid = - 2 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says"
     ): "any number below 0 says that it is not known yet",
+    (
+        'inspector/online.py: self.every = every if every is not None else 1 if reaction == "raise" else '
+        "self._screen.least "
+        '-> self.every = every if every is not None else 1 if reaction >= "raise" else self._screen.least'
+    ): "of the two reactions `raise` is the greater word",
+    "inspector/online.py: if since < _OFTEN_S: -> if since <= _OFTEN_S:": "how often it looks, not what it sees",
+    "inspector/online.py: elif since > _SELDOM_S: -> elif since >= _SELDOM_S:": "how often it looks, not what it sees",
+    (
+        'inspector/online.py: return rows is not None and len(rows) > 0 and int(rows["kind"][0]) == _WITNESS '
+        '-> return rows is not None and len(rows) != 0 and int(rows["kind"][0]) == _WITNESS'
+    ): "no number of rows is below 0",
 }  # fmt: skip

@@ -128,7 +128,8 @@ def slid(*lblocks: int, told: int) -> HandTrace:
         ("a read behind a dead block", "KV012@10 KV014@11 KV002@17[0:4] KV009@17[0:4]", dead_in_front),
         ("in quarantine under a lease, which ends", "KV017@5 KV003@7", quarantined_under_a_lease),
         *((f"{kind.name.lower()}, the second entry first, {told} told",
-           "" if told == 2 or (told == 1 and kind != Kind.FORK) else "KV018@5", lambda kind=kind, told=told: begins(kind, told))
+           "" if told == 2 or (told == 1 and kind != Kind.FORK) else "KV018@5",
+           lambda kind=kind, told=told: begins(kind, told))
           for kind in (Kind.ADMIT, Kind.RESUME, Kind.FORK) for told in (1, 2, 3)),
         *((f"another writer, {aux}", "" if aux <= 0 else "KV001@18[0:4]", lambda aux=aux: by_another_writer(aux))
           for aux in (-5, -1, 0, 1)),
@@ -136,7 +137,8 @@ def slid(*lblocks: int, told: int) -> HandTrace:
            lambda gone=gone, told=told: slid(*gone, told=told))
           for gone in ((0,), (0, 1), (1, 0), (0, 1, 2)) for told in (2, 3, 4, 5)),
         *((f"freed under a lease as life {gen} of 2", f"KV005@7 KV0{code:02}@10",
-           lambda gen=gen: lives(2).lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=2).release(0, seq_id=2).free(0, gen=gen))
+           lambda gen=gen: lives(2).lease(0, 1, 0, 3).event(Kind.FINISH, seq_id=2).release(0, seq_id=2)
+           .free(0, gen=gen))
           for gen, code in ((-1, 17), (0, 3), (1, 3), (2, 17), (3, 17))),
         *((f"written as life {gen} of 2, and read", expected, lambda gen=gen: reads(
             lives(2).write(0, 3, 4, seq_id=2, gen=gen), 2, 4)) for gen, expected in (
