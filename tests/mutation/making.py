@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,7 +12,9 @@ from mutation.parts import ROOT
 
 # Operators that name no mistake people make. Identity for equality is one, but of the small numbers and interned names
 # that are compared here it is the same.
-LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception", "_Is", "_IsNot")
+LEFT_ALONE = ("no-op", "variable", "RemoveDecorator", "exception", "_Is", "_IsNot")
+# Of a number these are what others make of it: ~n is -(n + 1), and +n is n.
+_MADE_BEFORE = re.compile(r"(?<![\w)\]])[~+] ?\d")
 _OF_BITS: dict[type[ast.operator], ast.operator] = {ast.Add: ast.BitOr(), ast.Mult: ast.BitAnd()}
 
 
@@ -63,9 +66,10 @@ def mutant(place: Place, seen: set[str]) -> Mutant | None:
     if code is None or runs == place.module + program(source) or runs in seen:
         return None
     seen.add(runs)
-    return Mutant(
-        place.part, place.module, place.operator.split("/")[-1], *_difference(source, code), code, digest(place.module)
-    )
+    line, shown = _difference(source, code)
+    if place.operator.endswith(("_USub_Invert", "_USub_UAdd")) and _MADE_BEFORE.search(shown[1]):
+        return None
+    return Mutant(place.part, place.module, place.operator.split("/")[-1], line, shown, code, digest(place.module))
 
 
 def digest(module: str) -> str:
@@ -79,6 +83,7 @@ def program(code: str) -> str:
         tree = ast.parse(code)
     except SyntaxError:
         return ""
+    masks = _masks(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
@@ -93,7 +98,7 @@ def program(code: str) -> str:
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
-        elif isinstance(node, ast.BinOp) and type(node.op) in _OF_BITS and (_mask(node.left) or _mask(node.right)):
+        elif isinstance(node, ast.BinOp) and type(node.op) in _OF_BITS and _mask(node, masks):
             node.op = _OF_BITS[type(node.op)]  # NumPy's + and * of truth values are | and &
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             node.exc.args = [a for a in node.exc.args if not isinstance(a, ast.JoinedStr)]  # words are not behaviour
@@ -102,13 +107,41 @@ def program(code: str) -> str:
     return ast.dump(tree)
 
 
-def _mask(node: ast.expr) -> bool:
-    """Whether an operand is an array of truth values, or of nothing else that is used so."""
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.BitAnd | ast.BitOr) and (_mask(node.left) or _mask(node.right))
-    return isinstance(node, ast.Compare) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not isinstance(node.operand, ast.BinOp)
-    )
+def _masks(tree: ast.Module) -> set[str]:
+    """Names that stand for arrays of truth values wherever the module gives them a value."""
+    given: list[tuple[str, ast.expr]] = []
+    taken = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            taken |= {found.id for found in ast.walk(node.target) if isinstance(found, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                given += [(one.id, value) for one, value in pairs if isinstance(one, ast.Name)]
+    names = {name for name, _ in given} - taken
+    while odd := {name for name, value in given if name in names and not _mask(value, names)}:
+        names -= odd
+    return names
+
+
+def _mask(node: ast.expr, names: set[str]) -> bool:
+    """Whether it is an array of truth values."""
+    match node:
+        case ast.BinOp(left, op, right):
+            bits = isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult)
+            return bits and _mask(left, names) and _mask(right, names)
+        case ast.UnaryOp(ast.Invert(), operand):
+            return _mask(operand, names)
+        case ast.Call(ast.Attribute(owner, "take")) | ast.Subscript(owner):
+            return _mask(owner, names)
+        case ast.Call(ast.Attribute(attr="is_" | "isin")) | ast.Call(ast.Name("flags")):
+            return True
+        case ast.Call(keywords=[*_, ast.keyword("dtype", ast.Attribute(attr="bool_"))]):
+            return True
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Name) and node.id in names)
 
 
 def _difference(before: str, after: str) -> tuple[int, tuple[str, str]]:

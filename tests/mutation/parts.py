@@ -64,7 +64,8 @@ PARTS = {
     ),
     "screen": Part(
         tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
-        (*(f"{UNIT}screen_{name}.py" for name in ("margins", "details", "entries", "rows", "kept")), *_DETECTOR_TESTS),
+        (*(f"{UNIT}screen_{name}.py" for name in ("margins", "neighbours", "details", "entries", "rows",
+           "kept")), *_DETECTOR_TESTS),
         (f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip
