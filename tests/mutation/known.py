@@ -49,6 +49,12 @@ LINES: dict[str, str] = {
     "inspector/screen/screen.py: self.blocks, self.sequences = BlockStates(0), SequenceStates(64)": (
         "room at the start: it grows"
     ),
+    "inspector/screen/screen.py: CHUNK = 1 << 17": "how many rows are looked at together",
+    "inspector/screen/screen.py: _MOST_UNASKED = 256  # chunks": "how much is kept until somebody asks",
+    "inspector/screen/runs.py: narrow = bits + most.bit_length() < 32": (
+        "half the width or the whole, the same order where it fits; test_screen_neighbours shows where it does not"
+    ),
+    "inspector/screen/sequences.py: if count <= have or count > MOST_SEQUENCES:": "how much room is added at once",
     "inspector/online.py: self._every = min(2 * self._every, _MOST)": "how often it looks, not what it sees",
     "inspector/online.py: self._every = max(self._every // 2, _LEAST)": "how often it looks, not what it sees",
     "inspector/online.py: since, self._looked_at = now - self._looked_at, now": "how often it looks, not what it sees",

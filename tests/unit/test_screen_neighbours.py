@@ -256,10 +256,12 @@ def test_the_line_is_drawn_there_in_one_piece(expected: str, history: Callable[[
 # -- cuts, and what a chunk is told of the ones before it ------------------------------------------------------------
 
 
-def ran_in_another_life() -> HandTrace:
-    """Block 5 has been filled by a copy, and is handed out again; a copy into it is said to have run (event 16)."""
-    trace = ran(copied()).event(Kind.ABORT, seq_id=2).release(5, seq_id=2).free(5).alloc(5, seq_id=7)
-    return trace.lease(2, 1, 0, 3).event(Kind.COPY_DONE, block=5, gen=2, aux=2).unlease(2, 1)
+def ran_in_another_life(target: int = 0) -> HandTrace:
+    """A block was filled by a copy, and is handed out again; a copy into it is said to have run (event 15)."""
+    trace = admitted().alloc(2, seq_id=1).write(2, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2, aux=1)
+    trace.share(2, seq_id=2).copy_on_write(2, target, 3, seq_id=2).copy_done(2, target).event(Kind.ABORT, seq_id=2)
+    trace.release(target, seq_id=2).free(target).alloc(target, seq_id=7).lease(2, 1, 0, 3)
+    return trace.copy_done(2, target)
 
 
 @pytest.mark.parametrize(("history", "rows", "expected"), [
@@ -269,7 +271,9 @@ def ran_in_another_life() -> HandTrace:
     (lambda: ran(copied()), (7,), "entry@5, new block@5"), (lambda: ran(copied()), (5, 9), ""),
     (lambda: ran(copied()), (10,), "copy done@9"),
     (lambda: ran(copied().event(Kind.NOTE)), (5, 9, 10), ""),
-    *((ran_in_another_life, rows, "copy done@16") for rows in ((11,), (12,), (13,), (14,), (13, 15), (14, 15))),
+    *((lambda target=target: ran_in_another_life(target), rows, "copy done@16") for target in (0, 5)
+      for rows in ((12,), (13,), (14,), (15,), (14, 16), (15, 16))),
+    (lambda: hits(cached(2), 0, 1).event(Kind.RESUME, seq_id=2), (17,), "begins empty@18, hit prefix@17"),
     *((lambda: row_of(1).alloc(1, seq_id=1, lblock=1).lease(0, 7, 0, 4).event(
         Kind.COW, block=1, gen=1, seq_id=1, lblock=1, fill=4, details=(0, 1, 0, 4)), (rows,), expected)
       for rows, expected in ((6, "lease left@9"), (7, "lease left@9"), (8, "copy source@8"))),
@@ -286,6 +290,18 @@ def test_what_is_known_of_a_sequence_is_known_behind_every_cut(after: int) -> No
     trace = let_go(reads(row_of(1), 0, 4), 0).free(0).alloc(0, seq_id=2)
     assert suspected(trace, at(after)) == "fence@11"
     assert suspected(let_go(reads(row_of(1), 0, 4).end(), 0).free(0).alloc(0, seq_id=2), at(after)) == ""
+
+
+@pytest.mark.parametrize("front", range(6))
+@pytest.mark.parametrize("after", range(1, 12, 2))
+def test_an_entry_taken_just_before_a_step_is_used_by_it(front: int, after: int) -> None:
+    trace = HandTrace()
+    for _ in range(front):
+        trace.event(Kind.NOTE)
+    trace.event(Kind.ADMIT, seq_id=1).event(Kind.STEP_BEGIN).alloc(0, seq_id=1).write(0, 0, 4, seq_id=1)
+    trace.event(Kind.SCHED, seq_id=1, lblock=3, fill=1, aux=pack_range(0, 4)).event(Kind.ABORT, seq_id=1)
+    trace.release(0, seq_id=1).free(0).alloc(0, seq_id=2)
+    assert suspected(trace, at(min(after, front + 8))) == f"fence@{front + 8}"
 
 
 def beside_an_engine(trace: HandTrace, blocks: int, *, facts: Any = ()) -> dict[str, int]:
@@ -362,7 +378,8 @@ def test_the_size_before_the_first_event(sizes: list[int], front: int) -> None:
 @pytest.mark.parametrize(("keys", "rows", "most"), [
     ([3, 1, 3, 0], [0, 1, 2, 3], 4), ([], [], 5), ([0], [7], 1), ([5, 5, 0], [2, 9, 40], 6),
     *(([key, 0, key, 1], [row - 2, row - 1, row, row + 1], key + 1)
-      for key in (2**10 - 1, 2**11 - 1, 2**20 - 1, 2**30 - 1, 2**31 - 2, 2**42) for row in (2, 2**10 - 2, 2**20 - 2)),
+      for key in (2**10 - 1, 2**11 - 1, 2**12 - 2, 2**20 - 1, 2**30 - 1, 2**31 - 2, 2**42)
+      for row in (2, 2**10 - 2, 2**20 - 2)),
 ])  # fmt: skip
 def test_rows_are_sorted_by_key_and_then_by_row(keys: list[int], rows: list[int], most: int) -> None:
     found = sorted_rows(np.array(keys, np.int64), np.array(rows, np.int64), most)
