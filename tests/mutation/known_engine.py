@@ -270,4 +270,35 @@ ENGINE: dict[str, str] = {
         "engine/prefix_cache.py: if self._computing and not self._computing.keys().isdisjoint(hashes): "
         "-> if self._computing or not self._computing.keys().isdisjoint(hashes):"
     ): "row by row instead, to the same entries",
+    (
+        "engine/block_arrays.py: self.newest_use = -1  # the step begun last "
+        "-> self.newest_use = 1  # the step begun last"
+    ): "until a step begins all go the longer way, to the same rows",
+    "engine/pool.py: if lblock.__class__ is int: -> if lblock.__class__ == int:": (
+        "classes are equal when they are the same"
+    ),
+    (
+        "engine/pool.py: alike = low == high  # as a rule: blocks of a prefix are full, and shared by the "
+        "same tables "
+        "-> alike = low > high  # as a rule: blocks of a prefix are full, and shared by the same tables"
+    ): "never: the same rows are told as arrays of equal numbers",
+    (
+        "engine/pool.py: alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else "
+        "int(np.count_nonzero(words < 2 * ENTRY)) "
+        "-> alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else int(np.count_nonzero(words <= 2 * "
+        "ENTRY))"
+    ): "a held block has a state, so its word is greater than that of its entries alone",
+    (
+        "engine/pool.py: alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else "
+        "int(np.count_nonzero(words < 2 * ENTRY)) "
+        "-> alone = (len(blocks) if low <= 2 * ENTRY else 0) if alike else int(np.count_nonzero(words < 2 * "
+        "ENTRY))"
+    ): "a held block has a state, so its word is greater than that of its entries alone",
+    "engine/pool.py: unheld = words < ENTRY -> unheld = words <= ENTRY": (
+        "a held block has a state, so its word is greater than that of an entry alone"
+    ),
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases < 0 and low == high"
+    ): "never: the same references are told as an array of equal numbers",
 }  # fmt: skip

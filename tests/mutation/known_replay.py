@@ -243,4 +243,18 @@ REPLAY: dict[str, str] = {
         'inspector/online.py: return rows is not None and len(rows) > 0 and int(rows["kind"][0]) == _WITNESS '
         '-> return rows is not None and len(rows) != 0 and int(rows["kind"][0]) == _WITNESS'
     ): "no number of rows is below 0",
+    "inspector/detectors/life.py: if entry is None or lo >= hi: -> if entry is None or lo > hi:": (
+        "of a block of which nothing is read nothing follows"
+    ),
+    "inspector/detectors/replay.py: if row.kind != Kind.PREEMPT: -> if row.kind > Kind.PREEMPT:": (
+        "of the kinds that end a sequence PREEMPT has the least number"
+    ),
+    (
+        "inspector/detectors/sharing.py: if self._ordered and block.unbound_write >= 0: "
+        "-> if self._ordered and block.unbound_write >= 1:"
+    ): "a block is handed out before it is written: no write is the first event",
+    (
+        "inspector/detectors/sharing.py: if self._ordered and block.unbound_write >= 0: "
+        "-> if self._ordered and block.unbound_write > 0:"
+    ): "a block is handed out before it is written: no write is the first event",
 }  # fmt: skip

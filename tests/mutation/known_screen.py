@@ -458,4 +458,96 @@ SCREEN: dict[str, str] = {
         "step[release] + 1, 0) "
         "-> self.used[rows] = np.where((since >= 0) & (since <= seq[release]), step[release] + 1, 0)"
     ): "no event takes an entry and reads it",
+    (
+        'inspector/screen/blocks.py: self._suspect("copy details", self.rows[copy][(copies < 0) | (copies > '
+        "size)]) "
+        '-> self._suspect("copy details", self.rows[copy][(copies < 0) ^ (copies > size)])'
+    ): "never both",
+    (
+        "inspector/screen/blocks.py: self.written = np.maximum(before * ~alloc, reach) "
+        "-> self.written = np.maximum(before ** ~alloc, reach)"
+    ): "what a hand-out has written nobody asks",
+    (
+        "inspector/screen/blocks.py: picked = np.flatnonzero((chunk.lblock[hits] > 0) & (detail.at >= 0)) "
+        "-> picked = np.flatnonzero((chunk.lblock[hits] > 0) // (detail.at >= 0))"
+    ): "the quotient of truth values, 0 where the second is not, is that both are true",
+    (
+        "inspector/screen/blocks.py: code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + "
+        "(self.place == QUARANTINED) * 2 "
+        "-> code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 5 + (self.place == QUARANTINED) * 2"
+    ): "what is leased counts alike whether it is published or not",
+    (
+        "inspector/screen/columns.py: self.present = np.bincount(self.kind, minlength=256) if present is None"
+        " else present "
+        "-> self.present = np.bincount(self.kind, minlength= 255) if present is None else present"
+    ): "no kind has so great a number",
+    (
+        "inspector/screen/columns.py: out: EventArray = words.take(rows, axis=0).reshape(-1).view(dtype) "
+        "-> out: EventArray = words.take(rows, axis=0).reshape(- 2).view(dtype)"
+    ): "any number below 0 stands for as many as there are",
+    (
+        "inspector/screen/columns.py: out[rows[whole]] = told[:, 0] + told[:, 1] * _ODD "
+        "-> out[rows[whole]] = told[:, 0] ^ told[:, 1] * _ODD"
+    ): "another word for each table, as different",
+    (
+        "inspector/screen/columns.py: out[rows[whole]] = told[:, 0] + told[:, 1] * _ODD "
+        "-> out[rows[whole]] = told[:, 0] - told[:, 1] * _ODD"
+    ): "another word for each table, as different",
+    (
+        "inspector/screen/details.py: return seqs, values.reshape(-1, width) "
+        "-> return seqs, values.reshape(- 2, width)"
+    ): "any number below 0 stands for as many as there are",
+    (
+        "inspector/screen/details.py: self.ragged |= kind.count(kind[:1]) != len(kind) "
+        "-> self.ragged |= kind.count(kind[:1]) < len(kind)"
+    ): "no more are of the first one's kind than there are",
+    (
+        "inspector/screen/entries.py: sound_take = ~own | (before == 0) | ((before == 1) & replaces) "
+        "-> sound_take = ~own | (before == 0) | ((before <= 1) & replaces)"
+    ): "a place that holds less than nothing is suspected from the row on that made it so",
+    (
+        "inspector/screen/plain.py: read &= (lo[2:] >= 0) & (hi[2:] >= lo[2:]) & (hi[2:] <= reach[1:-1]) "
+        "-> read &= (lo[2:] >= 0) & (hi[2:] >= lo[2:]) & (hi[2:] == reach[1:-1])"
+    ): "rows that read less are judged in full",
+    (
+        "inspector/screen/runs.py: segment = np.cumsum(self.first | resets) << 40 "
+        "-> segment = np.cumsum(self.first | resets) << 41"
+    ): "a bit of room more between the segments",
+    (
+        'inspector/screen/screen.py: found["resize"] = np.zeros(1, dtype=np.int64) '
+        '-> found["resize"] = np.zeros( 2, dtype=np.int64)'
+    ): "the same row, named twice",
+    (
+        "inspector/screen/screen.py: if not asking.any() and len(self._unasked) < _MOST_UNASKED: "
+        "-> if not asking.any() and len(self._unasked) == _MOST_UNASKED:"
+    ): "gone through at once instead of when somebody asks, in the same order",
+    (
+        "inspector/screen/sequences.py: self.tail_sched = np.where(self.kept.last >= 0, "
+        "sorted_[self.kept.last], -1) "
+        "-> self.tail_sched = np.where(self.kept.last >= 1, sorted_[self.kept.last], -1)"
+    ): "a tail stands behind the rows that it goes on with: it is not the first",
+    (
+        "inspector/screen/sequences.py: self.tail_sched = np.where(self.kept.last >= 0, "
+        "sorted_[self.kept.last], -1) "
+        "-> self.tail_sched = np.where(self.kept.last > 0, sorted_[self.kept.last], -1)"
+    ): "a tail stands behind the rows that it goes on with: it is not the first",
+    (
+        'inspector/screen/sequences.py: self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base '
+        ">= before)) "
+        '-> self.must("new block", ~alloc + chunk.starts_copy[self.rows] | (base >= before))'
+    ): "the sum of truth values is that one of them is true",
+    (
+        "inspector/screen/sequences.py: rows = np.flatnonzero(behind | _BEGINS[chunk.kind]) "
+        "-> rows = np.flatnonzero(behind ^ _BEGINS[chunk.kind])"
+    ): "a row is of one kind: no two are true",
+    (
+        "inspector/screen/sequences.py: self.left_over = (sign * (before == 1) + entries * (before != 1)) * "
+        "(over == 1) "
+        "-> self.left_over = (sign * (before == 1) | entries * (before != 1)) * (over == 1)"
+    ): "one of the two is 0",
+    (
+        "inspector/screen/sequences.py: self.left_over = (sign * (before == 1) + entries * (before != 1)) * "
+        "(over == 1) "
+        "-> self.left_over = (sign * (before == 1) ^ entries * (before != 1)) * (over == 1)"
+    ): "one of the two is 0",
 }  # fmt: skip

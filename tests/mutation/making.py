@@ -83,7 +83,7 @@ def program(code: str) -> str:
         tree = ast.parse(code)
     except SyntaxError:
         return ""
-    masks = _masks(tree)
+    tree = _Bits().visit(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
@@ -98,8 +98,6 @@ def program(code: str) -> str:
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
-        elif isinstance(node, ast.BinOp) and type(node.op) in _OF_BITS and _mask(node, masks):
-            node.op = _OF_BITS[type(node.op)]  # NumPy's + and * of truth values are | and &
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             node.exc.args = [a for a in node.exc.args if not isinstance(a, ast.JoinedStr)]  # words are not behaviour
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -107,22 +105,56 @@ def program(code: str) -> str:
     return ast.dump(tree)
 
 
-def _masks(tree: ast.Module) -> set[str]:
-    """Names that stand for arrays of truth values wherever the module gives them a value."""
-    given: list[tuple[str, ast.expr]] = []
-    taken = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.comprehension):
-            taken |= {found.id for found in ast.walk(node.target) if isinstance(found, ast.Name)}
-    for node in ast.walk(tree):
+class _Bits(ast.NodeTransformer):
+    """NumPy's + and * of truth values are | and &, and these may be taken in any order."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        self._names = _masks(node.body, set())
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        outside, arguments = self._names, [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        told = {one.arg for one in arguments if one.annotation and ast.unparse(one.annotation).endswith("[np.bool_]")}
+        self._names = _masks(node.body, outside - {one.arg for one in arguments} | told)
+        made = self.generic_visit(node)
+        self._names = outside
+        return made
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add | ast.Mult | ast.BitAnd | ast.BitOr) or not _mask(node, self._names):
+            return node
+        op = _OF_BITS.get(type(node.op), node.op)
+        every = [part for side in (node.left, node.right) for part in self._parts(side, op)]
+        made = every[0]
+        for part in every[1:]:
+            made = ast.BinOp(made, op, part)
+        return made
+
+    def _parts(self, node: ast.expr, op: ast.operator) -> list[ast.expr]:
+        if isinstance(node, ast.BinOp) and type(node.op) is type(op) and _mask(node, self._names):
+            return [*self._parts(node.left, op), *self._parts(node.right, op)]
+        return [node]
+
+
+def _masks(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """Names that stand for arrays of truth values: these, and those that are given nothing else."""
+    given: list[tuple[str, ast.expr | None]] = []
+    for node in (found for statement in body for found in ast.walk(statement)):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                pairs = [(target, node.value)]
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                pairs: list[tuple[ast.expr, ast.expr | None]] = [(target, node.value)]
+                if isinstance(target, ast.Tuple):
+                    values = node.value.elts if isinstance(node.value, ast.Tuple) else [None] * len(target.elts)
+                    pairs = list(zip(target.elts, values, strict=False))
                 given += [(one.id, value) for one, value in pairs if isinstance(one, ast.Name)]
-    names = {name for name, _ in given} - taken
-    while odd := {name for name, value in given if name in names and not _mask(value, names)}:
+        elif isinstance(node, ast.For | ast.comprehension):
+            given += [(found.id, None) for found in ast.walk(node.target) if isinstance(found, ast.Name)]
+    names = names | {name for name, _ in given}
+    while odd := {name for name, value in given if name in names and (value is None or not _mask(value, names))}:
         names -= odd
     return names
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvscope.engine.block_arrays import BlockState
+from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.copies import CopyQueue
-from kvscope.engine.free_list import AHEAD
+from kvscope.engine.free_list import AHEAD, FreeList
 from kvscope.engine.leases import LeaseBook
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.tables import NULL, SequenceTable
-from kvscope.errors import FaultyCall
+from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind, Reason
 
@@ -126,6 +128,90 @@ def test_what_nobody_holds_is_not_shared(taken: bool) -> None:
     with pytest.raises(FaultyCall, match=rf"block b0#{int(taken)} is free: only a live block can be shared"):
         pool.retain(0, Kind.SHARE, seq_id=2, lblock=0, reason=FORK)
     assert pool.tally() == (16, 0, 0, 0, 0, 0)
+
+
+def test_a_block_taken_during_a_later_step_is_not_used_by_an_earlier_one() -> None:
+    pool, _ = made()
+    for step, seq_id in enumerate((1, 2, 1)):
+        pool.begin_use(step, frozenset((seq_id,)))
+    block = pool.take_one(1, 0, PREFILL)
+    pool.users = pool.users[:2]
+    assert [pool.used_by(block, seq_id) for seq_id in (1, 2)] == [-1, -1]
+    pool.release(block, 1, 0, STOP)
+    assert pool.state[block] == BlockState.FREE
+
+
+def test_a_block_is_entered_in_the_index_once() -> None:
+    pool, _ = made()
+    block = kept(pool, 1)[0][0]
+    root, tokens = pool.index.root(()), [7] * 4
+    assert not pool.publish(block, pool.index.child(root, tokens), root, tokens)
+    assert pool.index.find(pool.index.child(root, tokens)) is None
+
+
+@pytest.mark.parametrize("leases", range(4))
+def test_many_are_committed_with_all_of_their_references(leases: int) -> None:
+    pool, sink = made()
+    blocks = pool.take(3, seq_id=1, lblock=0, reason=PREFILL)
+    for lease_id in range(leases):
+        pool.lease(1, lease_id, 0, 1, reason=Reason.TRANSFER, seq_id=-1)
+    begin = sink.next_seq
+    assert pool.commit_many(blocks, pool.gen[blocks], seq_id=blocks, lblock=blocks) == [True] * 3
+    refs = [1, 1 + leases, 1]
+    assert rows(sink, begin) == [("COMMIT", i, 1, refs[i], refs[i], 0, i, i, 0) for i in range(3)]
+
+
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("slots", [15, 16, 255, 1000])
+def test_large_blocks_tell_all_of_their_slots(count: int, slots: int) -> None:
+    pool, sink = made(16, 1000)
+    blocks = pool.take(count, seq_id=1, lblock=0, reason=PREFILL)
+    for i in range(count):
+        pool.write(i, 0, slots, seq_id=1, lblock=i, reason=PREFILL)
+    pool.commit_many(blocks, pool.gen[blocks], seq_id=blocks, lblock=blocks)
+    pool.retain_row(blocks, Kind.SHARE, seq_id=2, lblock=0, reason=FORK)
+    for seq_id in (1, 2):
+        pool.release_row(blocks, seq_id=seq_id, lblock=0, reason=STOP)
+    told = rows(sink, count)
+    assert {row[5] for row in told if row[0] != "FREE"} == {slots}
+    assert len(told) == 6 * count
+
+
+@pytest.mark.parametrize("blocks", range(1, 12))
+def test_blocks_come_back_in_order_however_often_they_go_round(blocks: int) -> None:
+    listed, model = FreeList(blocks), list(range(blocks))
+    for turn in range(60):
+        count = turn * 7 % blocks + 1
+        taken = listed.pop_many(count).tolist()
+        assert taken == model[:count]
+        model = model[count:] + taken[::-1]
+        listed.push_many(np.array(taken[::-1]))
+        assert listed.to_list() == model
+
+
+def test_a_pool_without_a_block_says_that_none_is_available() -> None:
+    pool, _ = made(1)
+    pool.take_one(1, 0, PREFILL)
+    with pytest.raises(OutOfBlocks) as refused:
+        pool.take_one(1, 1, PREFILL)
+    assert (refused.value.needed, refused.value.available) == (1, 0)
+
+
+@pytest.mark.parametrize("replaced", ["_needs_copy", "_write"])
+def test_a_part_of_writing_that_is_replaced_sees_each_write(replaced: str) -> None:
+    seen: list[int] = []
+
+    def watched(self: BlockManager, *given: Any) -> Any:
+        seen.append(1)
+        return getattr(BlockManager, replaced)(self, *given)
+
+    manager = type("Watched", (BlockManager,), {replaced: watched})(8, 4)
+    manager.admit(1, [7] * 3)
+    manager.write(1, 0, 3)
+    manager.fork(1, 2)
+    seen.clear()
+    manager.append(2, 5)
+    assert (seen, manager._plain) == ([1], False)
 
 
 # -- rows of blocks that are not alike ----------------------------------------------------------------------------

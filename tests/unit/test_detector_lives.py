@@ -52,11 +52,14 @@ def hits(trace: HandTrace, *blocks: int, words: tuple[tuple[int, ...], ...] = WO
     return trace
 
 
-def published() -> HandTrace:
-    """Two blocks of sequence 1 are published one behind the other; sequence 2 is admitted (events 0 to 10)."""
+def published(words: int = 4) -> HandTrace:
+    """Two blocks of sequence 1 are published one behind the other; sequence 2 is admitted (events 0 to 10).
+
+    words: so many are told of the first.
+    """
     trace = full(2)
-    for block in (0, 1):
-        trace.event(Kind.PUBLISH, block=block, gen=1, seq_id=1, lblock=block, details=WORDS[block])
+    for block, told in ((0, WORDS[0][:words]), (1, WORDS[1])):
+        trace.event(Kind.PUBLISH, block=block, gen=1, seq_id=1, lblock=block, details=told)
     return trace.event(Kind.ADMIT, seq_id=2)
 
 
@@ -143,6 +146,26 @@ def slid(*lblocks: int, told: int) -> HandTrace:
         *((f"written as life {gen} of 2, and read", expected, lambda gen=gen: reads(
             lives(2).write(0, 3, 4, seq_id=2, gen=gen), 2, 4)) for gen, expected in (
                 (-1, ""), (0, "KV001@7[3:4] KV009@9[3:4]"), (1, "KV001@7[3:4] KV009@9[3:4]"), (2, ""), (3, ""))),
+        ("a stranger lets go of an earlier life", "KV004@7",
+         lambda: lives(2).event(Kind.RELEASE, block=0, gen=0, seq_id=9, lblock=0, ref_before=1, ref_after=0)),
+        ("let go as no life that there is, and read through its table", "KV004@7",
+         lambda: lives(2).event(Kind.RELEASE, block=0, gen=0, seq_id=2, lblock=0, ref_before=1, ref_after=0)
+         .begin((2, 0, 3, [(0, 2)]))),
+        ("a write that names no life, landing in the next one", "",
+         lambda: HandTrace().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1, gen=-1).begin((1, 0, 3, [(0, 1)]))
+         .event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0).end()),
+        ("a copy out of no block", "", lambda: HandTrace().alloc(1, seq_id=9).event(
+            Kind.COW, block=1, gen=1, seq_id=9, lblock=0, fill=3, details=(-1, 0, 0, 3))),
+        ("a read of a dead block, and of one that is not written", "KV012@3 KV014@4 KV002@6[0:4]",
+         lambda: reads(HandTrace().alloc(0, seq_id=1).write(0, 0, 4, seq_id=1).alloc(1, seq_id=1, lblock=1).free(0)
+                       .alloc(0, seq_id=2), 1, 8)),
+        *((f"{kind.name.lower()} as no life that is named", expected, lambda kind=kind: hits(
+            published().event(kind, block=0, gen=-1), 0))
+          for kind, expected in ((Kind.UNPUBLISH, "KV011@12"), (Kind.EVICT, "KV020@11 KV011@12"))),
+        ("published as no life that is named", "", lambda: hits(full(1).event(
+            Kind.PUBLISH, block=0, gen=-1, seq_id=1, lblock=0, details=WORDS[0]), 0)),
+        *((f"two hits, published and hit with {count} words", "", lambda count=count: hits(
+            published(count), 0, 1, words=(WORDS[0][:count], WORDS[1]))) for count in (0, 1, 2, 3)),
         *((f"let go as life {gen} of 2", expected, lambda gen=gen: lives(2).event(Kind.FINISH, seq_id=2)
            .event(Kind.RELEASE, block=0, gen=gen, seq_id=2, lblock=0, ref_before=1, ref_after=0).free(0))
           for gen, expected in ((-1, ""), (0, "KV005@7 KV004@8 KV012@9"), (1, "KV005@7 KV004@8 KV012@9"), (2, ""))),

@@ -116,6 +116,39 @@ def test_a_block_that_there_was_not_is_not_given_up(size: int) -> None:
     assert [code.split("@")[0] for code in codes(trace.resize(size, 2))][:2] == ["KV019"]
 
 
+@pytest.mark.parametrize(("kind", "where"), [(Kind.FREE, "the free list"), (Kind.QUARANTINE, "quarantine")])
+def test_a_block_in_two_places_is_told_with_both(kind: Kind, where: str) -> None:
+    found = said(one().event(kind, block=0, gen=1), "KV012")[0]
+    assert found.why == f"b0#1 is counted twice: in {where} and in the table of s1"
+
+
+@pytest.mark.parametrize(("sharers", "words"), [
+    ((2,), "s2 holds"), ((2, 3), "s2 and s3 hold"), ((), "lease 7 holds"), ((2, -1), "s2 and lease 7 hold"),
+])  # fmt: skip
+def test_who_holds_what_is_written_is_told(sharers: tuple[int, ...], words: str) -> None:
+    trace = one()
+    for seq_id in sharers:
+        trace.share(0, seq_id=seq_id) if seq_id >= 0 else trace
+    if -1 in sharers or not sharers:
+        trace.lease(0, 7, 2, 3)
+    (found,) = said(trace.write(0, 2, 3, seq_id=1), "KV006")
+    assert found.why == f"s1 writes slots [2:3] of b0#1 while {words} it too"
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 2), (1, 2), (2, 2), (0, 0), (3, 2)])
+def test_what_is_freed_under_a_lease_is_told_with_its_slots(lo: int, hi: int) -> None:
+    trace = one().lease(0, 7, lo, hi).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).free(0)
+    over = f" of slots [{lo}:{hi}]" if lo < hi else ", which was taken before a slot was filled"
+    assert said(trace, "KV017")[0].why == f"free of b0#1 under lease 7{over}"
+
+
+@pytest.mark.parametrize(("kind", "way"), [(Kind.SWAP_OUT, "to"), (Kind.SWAP_IN, "from")])
+def test_a_move_without_its_lease_is_told_with_its_way(kind: Kind, way: str) -> None:
+    trace = one().event(kind, block=0, gen=1, seq_id=1, lblock=0, fill=3, aux=5, details=(1, 7))
+    (found,) = said(trace, "KV017")
+    assert found.why == f"b0#1 moves {way} host slot 5 without lease 7"
+
+
 # -- witnesses ------------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,15 @@ def test_a_witness_ends_a_step(values: int, looks: list[tuple[int, int]]) -> Non
     assert noting.looks == looks
 
 
+def test_a_witness_whose_details_come_late_ends_a_step_all_the_same() -> None:
+    online, noting = beside()
+    seqs = [online.emit(kind) for kind in (Kind.NOTE, Kind.WITNESS, Kind.NOTE)]
+    online.detail(seqs[2], (0,) * 8)
+    assert noting.looks == []
+    online.detail(seqs[1], (0,) * 8)
+    assert noting.looks == [(0, 3)]
+
+
 def test_other_rows_with_as_many_details_do_not() -> None:
     online, noting = beside()
     online.detail(online.emit(Kind.WAIT), (0,) * 8)

@@ -219,11 +219,50 @@ CASES: list[Case] = [
       for before, after, expected in ((4, 6, 4), (6, 4, 3), (6, 1, 0), (2, 7, 5)) for free in range(3, 6)
       if expected in range(2, 6) or free == 3),
     ("shrinks to less than nothing", "resize@0", lambda: HandTrace().resize(4, -1)),
+    ("let go though nobody held it", "count@8, holders@8",
+     lambda: let_go(row_of(1), 0).event(Kind.RELEASE, block=0, gen=1, seq_id=1, lblock=0, ref_before=0, ref_after=-1)),
+    *((f"a lease of [0:{hi}], and a write behind it", "" if hi <= 2 else "lease@4",
+       lambda hi=hi: admitted().alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).lease(0, 7, 0, hi)
+       .write(0, 2, 3, seq_id=1).unlease(0, 7)) for hi in (-9, -1, 0, 2, 3, 4, 9)),
+    ("moved into a place that is taken, for a reason beside that", "entry@7",
+     lambda: admitted().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2, aux=1)
+     .share(0, seq_id=2).alloc(1, seq_id=3).write(1, 0, 3, seq_id=3).share(1, seq_id=2, reason=Reason.RESIZED + 1)),
+    ("moved into a place that is taken, for another reason beside that", "entry@7",
+     lambda: admitted().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2, aux=1)
+     .share(0, seq_id=2).alloc(1, seq_id=3).write(1, 0, 3, seq_id=3).share(1, seq_id=2, reason=Reason.RESIZED - 1)),
+    ("written behind a copy while it stands there", "writer@9",
+     lambda: HandTrace().event(Kind.ADMIT, seq_id=2).alloc(3, seq_id=2).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
+     .write(0, 0, 2, seq_id=1).alloc(1, seq_id=1, reason=Reason.COPY_ON_WRITE).lease(0, 7, 0, 2).event(
+         Kind.COW, block=1, gen=1, seq_id=1, lblock=0, fill=2, aux=0, details=(0, 1, 0, 2)).event(Kind.NOTE)
+     .write(0, 2, 3, seq_id=1)),
+    *((f"a {kind.name.lower()} of a full block into place -1", "positions@4, writer@4",
+       lambda kind=kind: admitted().alloc(0, seq_id=1).write(0, 0, 4, seq_id=1).lease(0, 7, 0, 4).event(
+           kind, block=0, gen=1, seq_id=1, lblock=-1, fill=4, aux=5,
+           details=(0, 1, 0, 4) if kind == Kind.COW else (1, 7))) for kind in (Kind.COW, Kind.SWAP_IN)),
+    ("a block of one slot in front of all", "new block@1, positions@1",
+     lambda: admitted(1).alloc(0, seq_id=1, lblock=-1)),
+    *((f"slot {lo} of the second block of three slots is written first", "slots@7, written in order@7" if lo else "",
+       lambda lo=lo: row_of(1, 3).alloc(1, seq_id=1, lblock=1).write(1, lo, lo + 1, seq_id=1, lblock=1))
+      for lo in (0, 1, 2)),
+    ("a full block in place of the second of three", "",
+     lambda: row_of(3).release(0, seq_id=1, reason=Reason.WINDOW).free(0)
+     .release(1, seq_id=1, lblock=1, reason=Reason.WINDOW).free(1).alloc(3, seq_id=4).write(3, 0, 4, seq_id=4)
+     .share(3, seq_id=1, lblock=1)),
+    *((f"a fork of {parent} while another has slid, {told} told", "" if told == 1 else "table@13",
+       lambda parent=parent, told=told: reads(row_of(1).alloc(3, seq_id=4).write(3, 0, 4, seq_id=4).release(
+           0, seq_id=1, reason=Reason.WINDOW).free(0).event(Kind.FORK, seq_id=2, aux=parent).share(3, seq_id=2),
+           0, 4, (table_digest([3], [1]), told), seq_id=2)) for parent in (-1, 4, 9, 500) for told in (0, 1, 2)),
+    ("the first hit as a place far off, the second in its place", "hit content@17, hit prefix@17",
+     lambda: hits(hits(cached(2, -1), 0, by=3), 1, lblock=1)),
     ("two far behind", "", lambda: two(2**31 - 1)),
 ]  # fmt: skip
 
 # In pieces less is seen of these: a rule that is broken ends the look, or what is allowed stands in another piece.
 WHOLE: list[Case] = [
+    ("written by sequence 0 after it let go", "still needed@2, writer@3",
+     lambda: HandTrace().alloc(0, seq_id=0).write(0, 0, 1, seq_id=0).release(0, seq_id=0).write(0, 1, 2, seq_id=0)),
+    ("admitted after it let go of what it did not hold", "begins empty@7, entry@6",
+     lambda: row_of(1).release(0, seq_id=2).event(Kind.ADMIT, seq_id=2)),
     *((f"a write of [0:{hi}] in a block of one slot, published", "positions@2, published full@3, slots@2"
        if hi < 0 else "published full@3, slots@2",
        lambda hi=hi: admitted(1).alloc(0, seq_id=1).write(0, 0, 1, seq_id=1, aux=hi << 32).publish(0))
@@ -273,6 +312,9 @@ def ran_in_another_life(target: int = 0) -> HandTrace:
     (lambda: ran(copied().event(Kind.NOTE)), (5, 9, 10), ""),
     *((lambda target=target: ran_in_another_life(target), rows, "copy done@16") for target in (0, 5)
       for rows in ((12,), (13,), (14,), (15,), (14, 16), (15, 16))),
+    *((lambda: hits(row_of(1).commit(0).event(
+        Kind.PUBLISH, block=0, gen=1, seq_id=1, lblock=0, details=WORDS[0]).event(Kind.ADMIT, seq_id=2), 0), (row,), "")
+      for row in (6, 7, 8)),
     (lambda: hits(cached(2), 0, 1).event(Kind.RESUME, seq_id=2), (17,), "begins empty@18, hit prefix@17"),
     *((lambda: row_of(1).alloc(1, seq_id=1, lblock=1).lease(0, 7, 0, 4).event(
         Kind.COW, block=1, gen=1, seq_id=1, lblock=1, fill=4, details=(0, 1, 0, 4)), (rows,), expected)
@@ -315,6 +357,7 @@ def beside_an_engine(trace: HandTrace, blocks: int, *, facts: Any = ()) -> dict[
 
 @pytest.mark.parametrize(("size", "suspects"), [
     (-2, {"resize": 0}), (-1, {"resize": 0}), (0, {}), (1, {}), ((1 << 21) - 1, {}), (1 << 21, {"resize": 0}),
+    ((1 << 21) + 1, {"resize": 0}),
 ])  # fmt: skip
 def test_sizes_that_a_pool_may_take_while_it_runs(size: int, suspects: dict[str, int]) -> None:
     assert beside_an_engine(HandTrace().resize(4, size), 4) == suspects
