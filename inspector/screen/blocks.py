@@ -190,7 +190,7 @@ class BlockPass:
             taken = np.flatnonzero(self.is_(Kind.LEASE))
             at, values = chunk.detail_at(Kind.LEASE, self.rows[taken]), chunk.detail(Kind.LEASE)[1].values
             ends = values[at, 1] if len(values) else np.zeros(len(taken), dtype=np.int64)
-            reach[taken] = np.where(at >= 0, ends, self.block_size).clip(0, self.block_size)
+            reach[taken] = np.minimum(np.where(at >= 0, ends, self.block_size), self.block_size)
         leased = runs.greatest(reach, alloc, states.leased)
         self.must("lease", ~write | (self.leases == 0) | (lo >= leased))
         runs.keep(leased, states.leased)

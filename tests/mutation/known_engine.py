@@ -301,4 +301,14 @@ ENGINE: dict[str, str] = {
         "engine/pool.py: alike = self.open_leases == 0 and low == high "
         "-> alike = self.open_leases < 0 and low == high"
     ): "never: the same references are told as an array of equal numbers",
+    "engine/prefix.py: elif known != block: -> elif known >= block:": "one block alone is kept as a set of one, too",
+    (
+        "engine/prefix.py: _KEY_BYTES = 7  # of a hash, in the dictionary: a number of 56 bits takes no more "
+        "memory than a small one "
+        "-> _KEY_BYTES = 6  # of a hash, in the dictionary: a number of 56 bits takes no more memory than a "
+        "small one"
+    ): "a shorter key, as rarely that of two hashes as can be tried",
+    "engine/orphans.py: block = behind[0] -> block = behind[ -1]": (
+        "another of several that stand behind the same block goes first"
+    ),
 }  # fmt: skip

@@ -51,7 +51,8 @@ PARTS = {
     ),
     "prefix": Part(
         ("engine/prefix.py", "engine/prefix_cache.py", "engine/prefix_store.py", "engine/orphans.py"),
-        (f"{UNIT}prefix_arrays.py", f"{UNIT}prefix_margins.py", f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
+        (f"{UNIT}prefix_arrays.py", f"{UNIT}prefix_margins.py", f"{UNIT}copies_and_fences.py",
+         f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
          f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
         (f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),

@@ -12,6 +12,7 @@ from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.copies import CopyQueue
 from kvscope.engine.free_list import AHEAD, FreeList
 from kvscope.engine.leases import LeaseBook
+from kvscope.engine.orphans import leaf, withdraw_behind
 from kvscope.engine.pool import BlockPool
 from kvscope.engine.tables import NULL, SequenceTable
 from kvscope.errors import FaultyCall, OutOfBlocks
@@ -147,6 +148,28 @@ def test_a_block_is_entered_in_the_index_once() -> None:
     root, tokens = pool.index.root(()), [7] * 4
     assert not pool.publish(block, pool.index.child(root, tokens), root, tokens)
     assert pool.index.find(pool.index.child(root, tokens)) is None
+
+
+@pytest.mark.parametrize("held", [None, 0, 1, 2])
+def test_what_stands_behind_an_evicted_block_leaves_the_index_with_it(held: int | None) -> None:
+    pool, sink = made()
+    pool.index.track()
+    kept(pool, 3)
+    if held is not None:
+        pool.retain(held, Kind.HIT, seq_id=2, lblock=held, reason=Reason.PREFIX_HIT)
+    for block in range(3):
+        pool.release(block, 1, block, STOP)
+    first = 1 if held == 0 else 0
+    assert leaf(pool, first) == (2, 0, 1)[held or 0]
+    begin = sink.next_seq
+    withdraw_behind(pool, first, STOP)
+    gone = [block for block in (2, 1) if block > first]
+    assert [row[:2] for row in rows(sink, begin)] == [
+        row for block in gone
+        for row in ([("UNPUBLISH", block)] if block == held else [("EVICT", block), ("FREE", block)])
+    ]  # fmt: skip
+    assert [pool.index.holds(block) for block in gone] == [False] * len(gone)
+    assert all(pool.state[block] == (BlockState.COMMITTED if block == held else BlockState.FREE) for block in gone)
 
 
 @pytest.mark.parametrize("leases", range(4))

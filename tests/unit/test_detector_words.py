@@ -190,6 +190,15 @@ def test_behind_lost_events_a_witness_is_compared_where_the_size_of_the_pool_is_
     assert bool(said(lost(*counts, entries=entries), "KV012")) == found
 
 
+@pytest.mark.parametrize("known", [(0, 1, 2), (0, 1, 2, 4), (0, 1, 2, 3), (0, 1, 2, 3, 4)])
+def test_behind_lost_events_the_blocks_of_a_smaller_pool_must_be_known(known: tuple[int, ...]) -> None:
+    trace = HandTrace(num_blocks=5).event(Kind.NOTE).lose(3)
+    for block in known:
+        trace.free(block, gen=7)
+    trace.resize(5, 4).event(Kind.WITNESS, details=(5, 0, 0, 0, 0, 0, 0, 0))
+    assert bool(said(trace, "KV012")) == (3 in known)
+
+
 @pytest.mark.parametrize(("entries", "known", "found"), [(1, True, False), (2, True, True), (2, False, False)])
 def test_behind_lost_events_tables_are_compared_once_all_of_them_are_known(
     entries: int, known: bool, found: bool
