@@ -175,9 +175,9 @@ class BlockPass:
         self._leased(write, lo, alloc)
 
     def _filled(self, which: npt.NDArray[np.bool_]) -> IntArray:
-        """`fill` of these rows; 0 where it is not below the size of a block."""
+        """`fill` of these rows; 0 where it is beyond the size of a block."""
         fill = self._picked["fill"][which].astype(np.int64)
-        return np.where((fill >= 0) & (fill <= self.block_size), fill, 0)
+        return np.where(fill <= self.block_size, fill, 0)
 
     def _leased(self, write: npt.NDArray[np.bool_], lo: IntArray, alloc: npt.NDArray[np.bool_]) -> None:
         """No write into slots that a lease covers."""

@@ -51,6 +51,13 @@ LINES: dict[str, str] = {
     "inspector/screen/screen.py: self.blocks, self.sequences = BlockStates(0), SequenceStates(64)": (
         "room at the start: it grows"
     ),
+    "inspector/screen/details.py: lo = int(np.searchsorted(known, seqs[0]))": (
+        "where these are not the same numbers, each is looked up, and found in the same places"
+    ),
+    (
+        "inspector/screen/plain.py: FEW = 512  # rows, often of a single step, among which to look for plain ones "
+        "costs more than to judge all"
+    ): "by short cut or in full, the same findings",
     "inspector/screen/screen.py: CHUNK = 1 << 17": "how many rows are looked at together",
     "inspector/screen/screen.py: _MOST_UNASKED = 256  # chunks": "how much is kept until somebody asks",
     "inspector/screen/runs.py: narrow = bits + most.bit_length() < 32": (

@@ -311,4 +311,19 @@ ENGINE: dict[str, str] = {
     "engine/orphans.py: block = behind[0] -> block = behind[ -1]": (
         "another of several that stand behind the same block goes first"
     ),
+    (
+        "engine/block_life.py: valid = (self.gen[blocks] == gens) & ((state == WRITING) | (state == "
+        "COMMITTED)) "
+        "-> valid = (self.gen[blocks] == gens) & ((state == WRITING) ^ (state == COMMITTED))"
+    ): "never both",
+    "engine/free_list.py: if start >= self._capacity: -> if start > self._capacity:": (
+        "at the ring's end there is room for none: all go to its beginning"
+    ),
+    (
+        "engine/free_list.py: places = (self._head + np.arange(self._filed)) % self._capacity "
+        "-> places = (self._head + np.arange(self._filed)) - self._capacity"
+    ): "a place below 0 is counted from the ring's end",
+    "engine/pool.py: if count > free.count: -> if count != free.count:": (
+        "where there are more than that, nothing is evicted"
+    ),
 }  # fmt: skip

@@ -257,4 +257,39 @@ REPLAY: dict[str, str] = {
         "inspector/detectors/sharing.py: if self._ordered and block.unbound_write >= 0: "
         "-> if self._ordered and block.unbound_write > 0:"
     ): "a block is handed out before it is written: no write is the first event",
+    (
+        'inspector/detectors/ledger.py: f"without a holder: {now}" + (f", this one was released at seq '
+        '{first} already" if first >= 0 else ""), '
+        '-> f"without a holder: {now}" + (f", this one was released at seq {first} already" if first >= 1 '
+        'else ""),'
+    ): "what is released was handed out before: no release is the first event",
+    (
+        'inspector/detectors/ledger.py: f"without a holder: {now}" + (f", this one was released at seq '
+        '{first} already" if first >= 0 else ""), '
+        '-> f"without a holder: {now}" + (f", this one was released at seq {first} already" if first > 0 else'
+        ' ""),'
+    ): "what is released was handed out before: no release is the first event",
+    (
+        "inspector/detectors/replay.py: return (not block.held and not block.published) or block.place == "
+        "FREE "
+        "-> return (not block.held and not block.published) or block.place <= FREE"
+    ): "of the words for places `free` is the least",
+    "inspector/detectors/replay.py: if sequence.slid < 0: -> if sequence.slid != 0:": (
+        "where the number of entries is not the one told, the last entry says it"
+    ),
+    (
+        "inspector/detectors/replay.py: if since is not None and since < sequence.sched_seq: "
+        "-> if since is not None and since <= sequence.sched_seq:"
+    ): "no event takes an entry and reads it",
+    "inspector/detectors/replay.py: if row.ref_after == 0: -> if row.ref_after <= 0:": (
+        "what is held stands nowhere else already"
+    ),
+    (
+        "inspector/detectors/replay.py: if not 0 <= lo < hi <= self.block_size: "
+        "-> if not -1 <= lo < hi <= self.block_size:"
+    ): "the lower end of a packed range is never below 0",
+    (
+        "inspector/detectors/life.py: if not 0 <= lo < hi <= self.ledger.block_size: "
+        "-> if not -1 <= lo < hi <= self.ledger.block_size:"
+    ): "the lower end of a packed range is never below 0",
 }  # fmt: skip

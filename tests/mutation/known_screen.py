@@ -550,4 +550,56 @@ SCREEN: dict[str, str] = {
         "(over == 1) "
         "-> self.left_over = (sign * (before == 1) ^ entries * (before != 1)) * (over == 1)"
     ): "one of the two is 0",
+    (
+        "inspector/screen/blocks.py: code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + "
+        "(self.place == QUARANTINED) * 2 "
+        "-> code = np.minimum(self.entries, 2) * 8 + (self.leases != 0) * 4 + (self.place == QUARANTINED) * 2"
+    ): "less than none is doubted before it is counted",
+    (
+        "inspector/screen/blocks.py: code = np.minimum(self.entries, 2) * 8 + (self.leases > 0) * 4 + "
+        "(self.place == QUARANTINED) * 2 "
+        "-> code = np.minimum(self.entries, 2) * 9 + (self.leases > 0) * 4 + (self.place == QUARANTINED) * 2"
+    ): "of a number of entries all eight states are the same",
+    "inspector/screen/columns.py: rows = rows[rows >= 2] -> rows = rows[rows >= 1]": (
+        "no life begins behind what is copied into it"
+    ),
+    (
+        'inspector/screen/entries.py: suspects["writer"] = np.concatenate([*bad, suspects.get("writer", '
+        "bad[0][:0])]) "
+        '-> suspects["writer"] = np.concatenate([*bad, suspects.get("writer", bad[0][: -1])])'
+    ): "the same rows, some of them twice",
+    (
+        'inspector/screen/entries.py: suspects["writer"] = np.concatenate([*bad, suspects.get("writer", '
+        "bad[0][:0])]) "
+        '-> suspects["writer"] = np.concatenate([*bad, suspects.get("writer", bad[0][: 1])])'
+    ): "the same rows, one of them twice",
+    "inspector/screen/plain.py: same = sequences[2:] == sequences[:-2] -> same = sequences[2:] <= sequences[:-2]": (
+        "the sequences are sorted"
+    ),
+    (
+        "inspector/screen/runs.py: bits = int(rows[-1]).bit_length() if len(rows) else 1 "
+        "-> bits = int(rows[-1]).bit_length() if len(rows) else 0"
+    ): "there is nothing to sort",
+    (
+        "inspector/screen/runs.py: bits = int(rows[-1]).bit_length() if len(rows) else 1 "
+        "-> bits = int(rows[-1]).bit_length() if len(rows) else 2"
+    ): "there is nothing to sort",
+    (
+        "inspector/screen/screen.py: if at < len(begins) and begins[at] - start < (1 << ROW_BITS) - 1 - "
+        "CHUNK: "
+        "-> if at < len(begins) and begins[at] - start < (1 << ROW_BITS) - 1 ^ CHUNK:"
+    ): "the bit of the one is set in the other",
+    "inspector/screen/screen.py: self._begun = self._ended = 0  # steps -> self._begun = self._ended = 1  # steps": (
+        "steps are compared with steps alone: all of them are counted from another number on"
+    ),
+    (
+        "inspector/screen/sequences.py: reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST - 1), "
+        "self.kept.reach) "
+        "-> reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST ** 1), self.kept.reach)"
+    ): "positions as far out are doubted where they are told",
+    (
+        "inspector/screen/sequences.py: gone = self.is_(Kind.RELEASE) & "
+        "self.pass_of_entries.current[self.rows] "
+        "-> gone = self.is_(Kind.RELEASE) * self.pass_of_entries.current[self.rows]"
+    ): "the product of truth values is that both are true",
 }  # fmt: skip

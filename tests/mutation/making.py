@@ -12,7 +12,7 @@ from mutation.parts import ROOT
 
 # Operators that name no mistake people make. Identity for equality is one, but of the small numbers and interned names
 # that are compared here it is the same.
-LEFT_ALONE = ("no-op", "variable", "RemoveDecorator", "exception", "_Is", "_IsNot")
+LEFT_ALONE = ("no-op", "variable", "RemoveDecorator", "Exception", "_Is", "_IsNot")
 # Of a number these are what others make of it: ~n is -(n + 1), and +n is n.
 _MADE_BEFORE = re.compile(r"(?<![\w)\]])[~+] ?\d")
 _OF_BITS: dict[type[ast.operator], ast.operator] = {ast.Add: ast.BitOr(), ast.Mult: ast.BitAnd()}
@@ -169,7 +169,7 @@ def _mask(node: ast.expr, names: set[str]) -> bool:
             return _mask(operand, names)
         case ast.Call(ast.Attribute(owner, "take")) | ast.Subscript(owner):
             return _mask(owner, names)
-        case ast.Call(ast.Attribute(attr="is_" | "isin")) | ast.Call(ast.Name("flags")):
+        case ast.Call(ast.Attribute(attr="is_" | "isin" | "all" | "any")) | ast.Call(ast.Name("flags")):
             return True
         case ast.Call(keywords=[*_, ast.keyword("dtype", ast.Attribute(attr="bool_"))]):
             return True

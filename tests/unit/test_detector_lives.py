@@ -154,6 +154,16 @@ def slid(*lblocks: int, told: int) -> HandTrace:
         ("a write that names no life, landing in the next one", "",
          lambda: HandTrace().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1, gen=-1).begin((1, 0, 3, [(0, 1)]))
          .event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0).end()),
+        ("a copy of slots behind some that are not written", "",
+         lambda: HandTrace().alloc(0, seq_id=8).write(0, 2, 4, seq_id=8).alloc(1, seq_id=9).event(
+             Kind.COW, block=1, gen=1, seq_id=9, lblock=0, fill=2, aux=0, details=(0, 1, 2, 4))),
+        ("another writer names no life", "",
+         lambda: HandTrace().event(Kind.GAP, aux=0).alloc(0, seq_id=1, gen=-1).write(0, 0, 4, seq_id=1)
+         .begin((1, 0, 4, [(0, 1)]))),
+        ("another writer, in whose trace lives were seen, names no life", "",
+         lambda: lives(2).event(Kind.FINISH, seq_id=2).release(0, seq_id=2).free(0).event(Kind.GAP, aux=0)
+         .event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1, gen=-1).write(0, 0, 4, seq_id=1, gen=1)
+         .begin((1, 0, 4, [(0, 1)]))),
         ("a copy out of no block", "", lambda: HandTrace().alloc(1, seq_id=9).event(
             Kind.COW, block=1, gen=1, seq_id=9, lblock=0, fill=3, details=(-1, 0, 0, 3))),
         ("a read of a dead block, and of one that is not written", "KV012@3 KV014@4 KV002@6[0:4]",

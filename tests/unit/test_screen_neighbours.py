@@ -16,6 +16,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen import plain
 from kvscope.inspector.screen import screen as screens
+from kvscope.inspector.screen.details import kept_of
 from kvscope.inspector.screen.live import ByColumns
 from kvscope.inspector.screen.runs import sorted_rows
 from kvscope.inspector.screen.screen import Screen, first_size, ordered, screen, unfit_for
@@ -158,6 +159,13 @@ def reserved(before: int, after: int, free: int) -> HandTrace:
     return trace.event(Kind.WITNESS, details=(free, 0, 0, 0, 0, 0, 0, 0))
 
 
+def windowed(window: int, lo: int) -> HandTrace:
+    """The model sees so many positions; its step writes position 7, and its table begins at `lo`."""
+    trace = row_of(1).alloc(1, seq_id=1, lblock=1).write(1, 0, 4, seq_id=1, lblock=1).event(Kind.STEP_BEGIN, aux=1)
+    trace.facts.append({"type": "model", "window": window})
+    return trace.event(Kind.SCHED, seq_id=1, lblock=7, fill=1, aux=pack_range(lo, 8))
+
+
 def two(lblock: int) -> HandTrace:
     return admitted().alloc(0, seq_id=1, lblock=lblock).event(Kind.ADMIT, seq_id=2).alloc(1, seq_id=2, lblock=lblock)
 
@@ -254,6 +262,21 @@ CASES: list[Case] = [
            0, 4, (table_digest([3], [1]), told), seq_id=2)) for parent in (-1, 4, 9, 500) for told in (0, 1, 2)),
     ("the first hit as a place far off, the second in its place", "hit content@17, hit prefix@17",
      lambda: hits(hits(cached(2, -1), 0, by=3), 1, lblock=1)),
+    ("committed with a range", "", lambda: row_of(1).commit(0, aux=pack_range(0, 2))),
+    ("written while sequence 0 holds it in its first place", "writer@6",
+     lambda: admitted().alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).event(Kind.FORK, seq_id=0, aux=1)
+     .share(0, seq_id=0).event(Kind.NOTE).write(0, 2, 3, seq_id=1)),
+    ("a hit behind a note of its place", "hit prefix@18",
+     lambda: hits(hits(cached(2), 0).event(Kind.NOTE, seq_id=2, lblock=0, block=0, gen=1), 1)),
+    ("copied twice into one place before the first is let go", "entry@8",
+     lambda: admitted().alloc(0, seq_id=1).write(0, 0, 2, seq_id=1)
+     .alloc(1, seq_id=1).lease(0, 7, 0, 2).event(Kind.COW, block=1, gen=1, seq_id=1, lblock=0, fill=2, aux=0,
+                                                details=(0, 1, 0, 2)).event(Kind.NOTE).event(Kind.NOTE)
+     .alloc(2, seq_id=1).lease(0, 8, 0, 2).event(Kind.COW, block=2, gen=1, seq_id=1, lblock=0, fill=2, aux=0,
+                                                details=(0, 1, 0, 2))),
+    *((f"a window of {window} that begins at {lo}", "window@9" if lo > 8 - window else "",
+       lambda window=window, lo=lo: windowed(window, lo)) for window in (1, 3, 6) for lo in range(4, 8)
+      if lo <= 8 - window + 1),
     ("two far behind", "", lambda: two(2**31 - 1)),
 ]  # fmt: skip
 
@@ -427,6 +450,18 @@ def test_the_size_before_the_first_event(sizes: list[int], front: int) -> None:
 def test_rows_are_sorted_by_key_and_then_by_row(keys: list[int], rows: list[int], most: int) -> None:
     found = sorted_rows(np.array(keys, np.int64), np.array(rows, np.int64), most)
     assert list(zip(*(part.tolist() for part in found), strict=True)) == sorted(zip(keys, rows, strict=True))
+
+
+def test_details_of_some_kinds_are_kept_in_the_order_of_their_events() -> None:
+    trace = hits(cached(3), 0, 1, 2).lease(0, 3, 0, 4).unlease(0, 3)
+    trace.event(Kind.WITNESS, details=tuple(range(9))).lease(1, 4, 1, 3)
+    kinds = (Kind.HIT, Kind.LEASE, Kind.PUBLISH, Kind.SCHED, Kind.WITNESS, Kind.COW)
+    seqs, starts, lengths, values = kept_of(frozen(trace), kinds)
+    told = [(seq, trace.detail(seq)) for seq in range(len(trace.events))]
+    assert [(seq, tuple(values[start : start + length].tolist()))
+            for seq, start, length in zip(seqs.tolist(), starts.tolist(), lengths.tolist(), strict=True)] == [
+        (seq, detail) for seq, detail in told if detail is not None
+    ]  # fmt: skip
 
 
 def test_rows_are_counted_on_top_of_those_before() -> None:
