@@ -172,13 +172,7 @@ class BlockPool(BlockLife):
             self.num_shared -= held == 2
             return
         self.num_held -= 1
-        if before > 1 or self._state[block] >= PUBLISHED or self._last_use[block] > self.completed_step:
-            self._unheld(block, reason)
-            return
-        self._words[block] = 0
-        self._free.push(block)
-        if self.sink is not None:
-            self.sink.emit(FREED, reason, block, self._gen[block], 0, 0, 0)
+        self._unheld(block, reason)
 
     def retain_row(self, blocks: IntArray, kind: Kind, *, seq_id: int, lblock: int, reason: Reason) -> None:
         """`retain` of a table row from logical block `lblock` on; the blocks are distinct and in a table already."""
@@ -231,9 +225,6 @@ class BlockPool(BlockLife):
             self.num_held -= count
             self.words[blocks] = _NOTHING
             self._free.push_many(blocks)
-        elif low == high >= 2 * ENTRY:  # others hold all of them
-            self.words[blocks] = low - ENTRY
-            self.num_shared -= count if low < 3 * ENTRY else 0
         else:
             self._let_go(blocks, words - ENTRY, lives, reason, quiet=quiet)
 

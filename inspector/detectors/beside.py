@@ -38,7 +38,7 @@ class Prog(Detector):
     on_preempt = on_admit = on_resume = on_fork = on_finish = on_abort = on_submit
 
     def on_refused(self, row: Row, block: Block) -> None:
-        if row.reason != Reason.NO_BLOCKS or row.seq_id in self._said:
+        if row.seq_id in self._said:
             return
         details = self.ledger.trace.detail(self.ledger.seq)
         why = self._waiting.wrong(row.kind, row.reason, row.seq_id, self.ledger.num_blocks, details)
@@ -134,9 +134,11 @@ class Shadow(_Beside):
 
     def _copy(self, block: Block, row: Row, name: str) -> str:
         """The copy that filled this life, if one did."""
-        copied = block.story.get("copied", -1)
-        told = self.ledger.details[Kind.COW].get(copied) if copied >= 0 and block.gen == row.gen else None
-        if told is None or len(told) < 4:
+        copied = block.story.get("copied")
+        if copied is None or block.gen != row.gen:
+            return ""
+        told = self.ledger.details[Kind.COW].get(copied, ())
+        if len(told) < 4:
             return ""
         source, gen, lo, hi = told[:4]
         if lo >= hi:

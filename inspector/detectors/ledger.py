@@ -60,8 +60,8 @@ class Own(Detector):
         return joined(held) or "nobody"
 
 
-# How an operation changes the count of holders.
-_DELTA = {Kind.ALLOC: 1, Kind.SHARE: 1, Kind.HIT: 1, Kind.LEASE: 1, Kind.RELEASE: -1, Kind.UNLEASE: -1, Kind.WRITE: 0}
+# How an operation changes the count of holders; a hand-out begins it.
+_DELTA = {Kind.SHARE: 1, Kind.HIT: 1, Kind.LEASE: 1, Kind.RELEASE: -1, Kind.UNLEASE: -1, Kind.WRITE: 0}
 
 
 class Ref(Detector):
@@ -273,8 +273,8 @@ class Cons(Detector):
                         continue
                     self._leak(block, since, f"lease {lease_id} on {life(block.id, block.gen)} was never ended")
                 if not block.held and block.ref > 0 and not self.ledger.lost:
-                    last = max(block.story.get(role, -1) for role in ("hit", "shared", "allocated"))
-                    self._leak(block, max(last, 0), f"{life(block.id, block.gen)} is counted as held by {block.ref}, "
+                    last = max(block.story.get(role, 0) for role in ("hit", "shared", "allocated"))
+                    self._leak(block, last, f"{life(block.id, block.gen)} is counted as held by {block.ref}, "
                                "but no table and no lease holds it")  # fmt: skip
                 if not block.held and not block.published and block.place == UNPLACED and "released" in block.story:
                     self._leak(block, block.story["released"], f"the last holder of {life(block.id, block.gen)} is "
@@ -308,10 +308,9 @@ class Cons(Detector):
         if sequence.over or since < sequence.ended:
             how = Kind(sequence.ended_kind).name.lower()
             why = f"{who} has ended ({how}, seq {sequence.ended}), but its block {lblock}, {name}, was never released"
-            self._leak(block, sequence.ended, why, seq_id)
+            self._leak(block, sequence.ended, why)
         else:
-            self._leak(block, since, f"{who} took {name} before it was admitted, and never released it", seq_id)
+            self._leak(block, since, f"{who} took {name} before it was admitted, and never released it")
 
-    def _leak(self, block: Block, seq: int, why: str, seq_id: int = -1) -> None:
-        row = self.ledger.row_at(seq)
-        self.ledger.find("KV005", row, why, block, seq=seq, seq_id=seq_id if seq_id >= 0 else row.seq_id, gen=block.gen)
+    def _leak(self, block: Block, seq: int, why: str) -> None:
+        self.ledger.find("KV005", self.ledger.row_at(seq), why, block, seq=seq, gen=block.gen)

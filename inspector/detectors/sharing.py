@@ -100,7 +100,7 @@ class Index(Detector):
         elif 0 <= block.published_at != row.lblock >= 0:
             self.ledger.find("KV011", row, f"{name} holds logical block {block.published_at} of its writer, and is hit "
                              f"as block {row.lblock}", block)  # fmt: skip
-        elif found is not None and row.lblock > 0:
+        elif found is not None:
             before = self.ledger.sequence(row.seq_id).table.get(row.lblock - 1)
             if before is None:
                 return

@@ -33,8 +33,7 @@ _PLACE = table(
 )  # fmt: skip
 _PUBLISHED = table(
     {
-        Kind.ALLOC: 0, Kind.PUBLISH: 1, Kind.HIT: 1, Kind.UNPUBLISH: 0, Kind.EVICT: 0, Kind.FREE: 0, Kind.SETTLE: 0,
-        Kind.QUARANTINE: 0,
+        Kind.PUBLISH: 1, Kind.HIT: 1, Kind.UNPUBLISH: 0, Kind.EVICT: 0, Kind.FREE: 0, Kind.QUARANTINE: 0,
     }, -1,
 )  # fmt: skip
 _UNBOUND = table({Kind.ALLOC: 0, Kind.COMMIT: 0, Kind.WRITE: 1}, -1)
@@ -62,8 +61,8 @@ class BlockPass:
         self.chunk, self.states, self.block_size, self.suspects = chunk, states, block_size, suspects
         rows = np.flatnonzero(_BLOCK.take(chunk.kind))
         block = chunk.block.take(rows)
-        if len(rows) and (int(block.min()) < 0 or int(block.max()) >= num_blocks):
-            outside = (block < 0) | (block >= num_blocks)
+        outside = (block < 0) | (block >= num_blocks)
+        if outside.any():
             self._suspect("block exists", rows[outside])
             rows, block = rows[~outside], block[~outside]
         keys, rows = sorted_rows(block, rows, len(states.gen))
@@ -122,17 +121,17 @@ class BlockPass:
         states.touched[runs.ids] = True
 
     def transitions(self) -> None:
-        """Where a block may go from where it is."""
+        """Where a block may go from where it is; one that is elsewhere than HELD has no holder and is not published."""
         unheld, place = self.ref_before == 0, self.place_before
         published = self.published_before == 1
         allowed = np.ones(len(self.rows), dtype=np.bool_)
         for kinds, rule in (
-            (_ALLOC, unheld & (place == FREE) & ~published),
+            (_ALLOC, place == FREE),
             (_KEEPS, ~unheld),
-            (_HIT, published & (place == HELD)),
-            (_LEASE, (published | ~unheld) & (place == HELD)),
+            (_HIT, published),
+            (_LEASE, published | ~unheld),
             (_LEAVES, unheld & (place == HELD)),
-            (_SETTLE, unheld & (place == QUARANTINED)),
+            (_SETTLE, place == QUARANTINED),
             (_EVICT, unheld),
         ):
             allowed &= ~kinds.take(self.kind) | rule
@@ -150,7 +149,7 @@ class BlockPass:
             self._suspect("copy details", self.rows[copy][(copies < 0) | (copies > size)])
         reach = np.minimum(np.maximum(hi, 0), size) * write
         if copies is not None:
-            reach[copy] = copies.clip(0, size)
+            reach[copy] = np.minimum(copies, size)
         if self.chunk.present[Kind.SWAP_IN]:  # its slots count as written from then on
             arrives = self.is_(Kind.SWAP_IN)
             reach[arrives] = self._filled(arrives)
@@ -176,9 +175,9 @@ class BlockPass:
         self._leased(write, lo, alloc)
 
     def _filled(self, which: npt.NDArray[np.bool_]) -> IntArray:
-        """`fill` of these rows; 0 where it is not below the size of a block."""
+        """`fill` of these rows; 0 where it is beyond the size of a block."""
         fill = self._picked["fill"][which].astype(np.int64)
-        return np.where((fill >= 0) & (fill <= self.block_size), fill, 0)
+        return np.where(fill <= self.block_size, fill, 0)
 
     def _leased(self, write: npt.NDArray[np.bool_], lo: IntArray, alloc: npt.NDArray[np.bool_]) -> None:
         """No write into slots that a lease covers."""
@@ -191,7 +190,7 @@ class BlockPass:
             taken = np.flatnonzero(self.is_(Kind.LEASE))
             at, values = chunk.detail_at(Kind.LEASE, self.rows[taken]), chunk.detail(Kind.LEASE)[1].values
             ends = values[at, 1] if len(values) else np.zeros(len(taken), dtype=np.int64)
-            reach[taken] = np.where(at >= 0, ends, self.block_size).clip(0, self.block_size)
+            reach[taken] = np.minimum(np.where(at >= 0, ends, self.block_size), self.block_size)
         leased = runs.greatest(reach, alloc, states.leased)
         self.must("lease", ~write | (self.leases == 0) | (lo >= leased))
         runs.keep(leased, states.leased)
@@ -244,7 +243,7 @@ class BlockPass:
         kind = chunk.kind[front]
         near = (front >= 0) & (chunk.seq_id[front] == chunk.seq_id[rows])
         at_front = detail.at[picked - 1]  # of the hit before: the row in front, if that is one
-        follows = (kind == NUMBERS[Kind.HIT]) & (picked > 0) & (at_front >= 0)
+        follows = (kind == NUMBERS[Kind.HIT]) & (at_front >= 0)
         follows &= chunk.lblock[front] == chunk.lblock[rows] - 1
         follows &= detail.values[at_front, 2] == mine[:, 0]
         self._suspect("hit prefix", rows[~(near & (_ADMITS[kind] | follows))])
@@ -262,7 +261,6 @@ class BlockPass:
         if len(place):
             said_at = chunk.detail_at(Kind.COW, self.rows[place])
             whole = said_at >= 0
-            self._suspect("copy details", self.rows[place[~whole]])
             rows, values = self.rows[place[whole]], chunk.detail(Kind.COW)[1].values[said_at[whole]]
             fields[place[whole]] = values[:, (0, 1, 3)]
             lease = rows - 1
@@ -274,7 +272,7 @@ class BlockPass:
             copied = np.where((here >= 0)[:, None], fields[np.maximum(here, 0)], states.copied[runs.keys[done]])
             after = np.minimum(local + 1, chunk.length - 1)
             sound = (chunk.kind[after] == NUMBERS[Kind.UNLEASE]) & (chunk.block[after] == copied[:, 0])
-            sound &= (copied[:, 0] >= 0) & (chunk.at("gen", after) == copied[:, 1])
+            sound &= chunk.at("gen", after) == copied[:, 1]
             fill = chunk.at("fill", local)
             sound &= (fill < 0) | (fill >= copied[:, 2])
             self._suspect("copy done", local[~sound])

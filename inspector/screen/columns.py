@@ -141,14 +141,9 @@ class Chunk:
         Different ones have different words, as surely as different tables have different digests.
         """
         rows, detail = self.detail(Kind.SCHED)
-        at, out = detail.at, np.zeros(self.length, dtype=np.int64)
-        if not len(rows):
-            return out
-        if at[0] >= 0 and at[-1] - at[0] == len(rows) - 1:  # as a rule
-            told = detail.values[at[0] : at[-1] + 1]
-        else:
-            rows, told = rows[at >= 0], detail.values[at[at >= 0]]
-        out[rows] = told[:, 0] + told[:, 1] * _ODD
+        out, whole = np.zeros(self.length, dtype=np.int64), detail.at >= 0
+        told = detail.values[detail.at[whole]]
+        out[rows[whole]] = told[:, 0] + told[:, 1] * _ODD
         return out
 
     @cached_property

@@ -83,7 +83,7 @@ class EntryPass:
         mine[:, 1], mine[:, 2], mine[:, 3] = picked["block"], picked["gen"], rows + chunk.first
         held, self.held = self.held.parted(np.concatenate([mine[:, 0], self.held.twice()]))
         every = np.concatenate([held, mine])
-        order = _order(every[:, 0])
+        order = np.argsort(every[:, 0], kind="stable")
         sign = np.ones(len(every), dtype=np.int64)
         sign[len(held) :] = ENTRY_SIGN.take(chunk.kind[rows])
         local = np.full(len(every), -1, dtype=np.int64)
@@ -155,16 +155,6 @@ class EntryPass:
         left = self.held.merged(self.every[at])
         left.doubled = bool(len(two))  # all places where there were two have been looked at
         return left
-
-
-def _order(places: IntArray) -> IntArray:
-    """Indices sorted by place, in order of time within each; one packed sort where it fits."""
-    low, bits = int(places.min()), len(places).bit_length()
-    if (int(places.max()) - low).bit_length() + bits < 63:
-        packed = (places - low) << bits | np.arange(len(places))
-        packed.sort()
-        return np.asarray(packed & ((1 << bits) - 1), dtype=np.int64)
-    return np.argsort(places, kind="stable")
 
 
 __all__ = ["Entries", "EntryPass"]

@@ -46,7 +46,6 @@ _MOST_BLOCKS = 1 << 21
 
 # Kinds whose meaning for the ledger is known here.
 UNDERSTOOD = flags(k for k in Kind if k != Kind.GAP)
-_GAPS = flags((Kind.GAP,))
 
 
 def understood(present: IntArray) -> bool:
@@ -78,7 +77,9 @@ def unfit_for(trace: Frozen, *, gaps: bool = False) -> str:
     """
     if not gaps and gap_rows(trace):
         return "lost events"
-    if not (UNDERSTOOD | gaps * _GAPS)[np.flatnonzero(trace.present)].all():
+    present = trace.present.copy()
+    present[Kind.GAP] *= not gaps
+    if not understood(present):
         return "unknown kind"
     return "too large" if trace.num_blocks >= _MOST_BLOCKS else ""
 
@@ -91,7 +92,7 @@ def first_size(trace: Frozen) -> int:
 
 def ordered(trace: Frozen) -> bool:
     """Whether the trace says what was computed before it is published."""
-    return bool(trace.present[Kind.COMMIT] | trace.present[Kind.SCHED])
+    return bool(trace.present[Kind.COMMIT] or trace.present[Kind.SCHED])
 
 
 def screen(trace: Frozen) -> Screened:
@@ -102,7 +103,7 @@ def screen(trace: Frozen) -> Screened:
     events, kinds, present = trace.events, trace.kinds, trace.present
     whole = None if trace.on_demand else DetailTables(trace)
     made = Screen(first_size(trace), trace.block_size, ordered=ordered(trace),
-                  asks=bool(present[Kind.REFUSED] | present[Kind.WAIT]))  # fmt: skip
+                  asks=bool(present[Kind.REFUSED] or present[Kind.WAIT]))  # fmt: skip
     made.learn(trace.facts, trace.block_bytes)
     made.detail = trace.detail
     for first, end in chunks(kinds):
@@ -167,7 +168,7 @@ class Screen:
         self._unasked: list[tuple[npt.NDArray[Any], ...]] = []
         self.detail: Callable[[int], Sequence[int] | None] = lambda seq: None  # of refusals
 
-    def learn(self, facts: Iterable[Mapping[str, Any]], block_bytes: int = 0) -> None:
+    def learn(self, facts: Iterable[Mapping[str, Any]], block_bytes: int) -> None:
         """What the facts say of the model, the scheduler and the pool."""
         facts = list(facts)
         before, limits = self.numbers.limits, limits_of(facts, self.numbers.limits)

@@ -55,8 +55,8 @@ class SequencePass:
         self.suspects = suspects
         rows = np.flatnonzero(_KINDS.take(chunk.kind))
         seq_id = chunk.seq_id.take(rows)
-        if len(rows) and (int(seq_id.min()) < 0 or int(seq_id.max()) >= len(states.reach)):
-            outside = (seq_id < 0) | (seq_id >= len(states.reach))
+        outside = (seq_id < 0) | (seq_id >= len(states.reach))
+        if outside.any():
             self._suspect("sequence exists", rows[outside])
             rows, seq_id = rows[~outside], seq_id[~outside]
         keys, sorted_ = sorted_rows(seq_id, rows, len(states.reach))

@@ -130,8 +130,6 @@ class Transfers:
 
     def _read_early(self, chunk: Chunk, row: int, steps: Steps) -> bool:
         """Whether the step that ends here read for a sequence whose blocks are still on their way in."""
-        if steps.begun[row] < steps.ended[row]:
-            return False
         scheds = chunk.rows(Kind.SCHED)
         scheds = scheds[: int(scheds.searchsorted(row))]
         for seq_id in {seq_id for seq_id, _ in self._arriving}:

@@ -28,6 +28,19 @@ LINES: dict[str, str] = {
     (
         "engine/prefix_store.py: blocks = max(blocks, self._expected, 0 if self._expected else 2 * len(self._place))"
     ): "how much room is added at once",
+    "engine/block_life.py: if len(entered) < _BULK:": "the same rows, one by one or as arrays",
+    "engine/block_life.py: _BULK = 7  # rows from here on are cheaper as arrays": (
+        "the same rows, one by one or as arrays"
+    ),
+    "engine/pool.py: _BULK = 7  # rows from here on are cheaper as arrays": "the same rows, one by one or as arrays",
+    "engine/tables.py: _MANY = 8  # entries from here on are digested faster as arrays": (
+        "the same digest, computed anew or by subtraction"
+    ),
+    "engine/pool.py: word: int = words.item(0)": "all of them are equal",
+    "engine/pool.py: if len(behind) == AHEAD:": "when ids are filed in the ring, not in which order",
+    "engine/free_list.py: if len(self.behind) >= AHEAD:": "when ids are filed in the ring, not in which order",
+    "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens": "the first entry widens it",
+    "engine/free_list.py: self._capacity = 2 * num_blocks + 16": "how large the ring is",
     "engine/tables.py: if end - start < _MANY:": "the sum of the words, one by one or as arrays",
     "inspector/screen/sequences.py: more = SequenceStates(max(count, 2 * have) - have)": (
         "how much room is added at once"
@@ -38,6 +51,19 @@ LINES: dict[str, str] = {
     "inspector/screen/screen.py: self.blocks, self.sequences = BlockStates(0), SequenceStates(64)": (
         "room at the start: it grows"
     ),
+    "inspector/screen/details.py: lo = int(np.searchsorted(known, seqs[0]))": (
+        "where these are not the same numbers, each is looked up, and found in the same places"
+    ),
+    (
+        "inspector/screen/plain.py: FEW = 512  # rows, often of a single step, among which to look for plain ones "
+        "costs more than to judge all"
+    ): "by short cut or in full, the same findings",
+    "inspector/screen/screen.py: CHUNK = 1 << 17": "how many rows are looked at together",
+    "inspector/screen/screen.py: _MOST_UNASKED = 256  # chunks": "how much is kept until somebody asks",
+    "inspector/screen/runs.py: narrow = bits + most.bit_length() < 32": (
+        "half the width or the whole, the same order where it fits; test_screen_neighbours shows where it does not"
+    ),
+    "inspector/screen/sequences.py: if count <= have or count > MOST_SEQUENCES:": "how much room is added at once",
     "inspector/online.py: self._every = min(2 * self._every, _MOST)": "how often it looks, not what it sees",
     "inspector/online.py: self._every = max(self._every // 2, _LEAST)": "how often it looks, not what it sees",
     "inspector/online.py: since, self._looked_at = now - self._looked_at, now": "how often it looks, not what it sees",

@@ -221,4 +221,109 @@ ENGINE: dict[str, str] = {
         "TableCore._needs_copy "
         "-> own = type(self)._write is TableCore._write and type(self)._needs_copy == TableCore._needs_copy"
     ): "functions are equal when they are the same",
+    "engine/block_life.py: if self._state[block] == CACHED: -> if self._state[block] >= CACHED:": (
+        "a block in transit stays there, and nobody leases one in quarantine"
+    ),
+    "engine/pool.py: elif self._entries[block] == 0: -> elif self._entries[block] <= 0:": (
+        "entries are never less than 0"
+    ),
+    "engine/pool.py: and self.open_leases == 0 -> and self.open_leases < 0": (
+        "never: all go the longer way, to the same rows"
+    ),
+    "engine/pool.py: if held > 1: -> if held != 1:": "whoever gets here held an entry",
+    "engine/pool.py: if low < ENTRY: -> if low <= ENTRY:": (
+        "a held block has a state, so its word is greater than that of an entry alone"
+    ),
+    (
+        "engine/pool.py: plain = quiet and high < _PLAIN_END  # one entry each, not published: all of them "
+        "are free now "
+        "-> plain = quiet and high <= _PLAIN_END  # one entry each, not published: all of them are free now"
+    ): "what is in the index is full, so its word is greater",
+    "engine/tables.py: elif gone > 0: -> elif gone >= 0:": "nothing that was digested is gone: nothing is subtracted",
+    "engine/tables.py: elif gone > 0: -> elif gone > -1:": "nothing that was digested is gone: nothing is subtracted",
+    "engine/tables.py: if start < end: -> if start <= end:": "no entry is new: nothing is added",
+    (
+        "engine/tables.py: entries = zip(self.blocks[start:], self.gens[start:], range(start, end), "
+        "strict=True) "
+        "-> entries = zip(self.blocks[start:], self.gens[start:], range(start, end), strict=False)"
+    ): "a row has as many lives as blocks, and ends where they do",
+    "engine/tables.py: @dataclass(frozen=True, slots=True) -> @dataclass(frozen=True, slots=False)": (
+        "the same fields, in a dictionary"
+    ),
+    "engine/prefix_cache.py: if i >= usable: -> if i == usable:": (
+        "the walk goes block by block: it never gets beyond the first that is not usable"
+    ),
+    (
+        "engine/prefix_store.py: return ROOT + parent if self._place[block] == FIRST else parent "
+        "-> return ROOT + parent if self._place[block] <= FIRST else parent"
+    ): "it is asked of blocks in the index alone",
+    (
+        "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens "
+        "-> self._width = 1 * 4 * block_size  # of packed tokens"
+    ): "the first entry widens it",
+    (
+        "engine/prefix_cache.py: lblock == 0 or (blocks[lblock - 1] >= 0 and index.serves(blocks[lblock - 1],"
+        " parent)) "
+        "-> lblock == 0 or (blocks[lblock // 1] >= 0 and index.serves(blocks[lblock - 1], parent))"
+    ): "of the block -1 that stands for none no hash is kept",
+    (
+        "engine/prefix_cache.py: if self._computing and not self._computing.keys().isdisjoint(hashes): "
+        "-> if self._computing or not self._computing.keys().isdisjoint(hashes):"
+    ): "row by row instead, to the same entries",
+    (
+        "engine/block_arrays.py: self.newest_use = -1  # the step begun last "
+        "-> self.newest_use = 1  # the step begun last"
+    ): "until a step begins all go the longer way, to the same rows",
+    "engine/pool.py: if lblock.__class__ is int: -> if lblock.__class__ == int:": (
+        "classes are equal when they are the same"
+    ),
+    (
+        "engine/pool.py: alike = low == high  # as a rule: blocks of a prefix are full, and shared by the "
+        "same tables "
+        "-> alike = low > high  # as a rule: blocks of a prefix are full, and shared by the same tables"
+    ): "never: the same rows are told as arrays of equal numbers",
+    (
+        "engine/pool.py: alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else "
+        "int(np.count_nonzero(words < 2 * ENTRY)) "
+        "-> alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else int(np.count_nonzero(words <= 2 * "
+        "ENTRY))"
+    ): "a held block has a state, so its word is greater than that of its entries alone",
+    (
+        "engine/pool.py: alone = (len(blocks) if low < 2 * ENTRY else 0) if alike else "
+        "int(np.count_nonzero(words < 2 * ENTRY)) "
+        "-> alone = (len(blocks) if low <= 2 * ENTRY else 0) if alike else int(np.count_nonzero(words < 2 * "
+        "ENTRY))"
+    ): "a held block has a state, so its word is greater than that of its entries alone",
+    "engine/pool.py: unheld = words < ENTRY -> unheld = words <= ENTRY": (
+        "a held block has a state, so its word is greater than that of an entry alone"
+    ),
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases < 0 and low == high"
+    ): "never: the same references are told as an array of equal numbers",
+    "engine/prefix.py: elif known != block: -> elif known >= block:": "one block alone is kept as a set of one, too",
+    (
+        "engine/prefix.py: _KEY_BYTES = 7  # of a hash, in the dictionary: a number of 56 bits takes no more "
+        "memory than a small one "
+        "-> _KEY_BYTES = 6  # of a hash, in the dictionary: a number of 56 bits takes no more memory than a "
+        "small one"
+    ): "a shorter key, as rarely that of two hashes as can be tried",
+    "engine/orphans.py: block = behind[0] -> block = behind[ -1]": (
+        "another of several that stand behind the same block goes first"
+    ),
+    (
+        "engine/block_life.py: valid = (self.gen[blocks] == gens) & ((state == WRITING) | (state == "
+        "COMMITTED)) "
+        "-> valid = (self.gen[blocks] == gens) & ((state == WRITING) ^ (state == COMMITTED))"
+    ): "never both",
+    "engine/free_list.py: if start >= self._capacity: -> if start > self._capacity:": (
+        "at the ring's end there is room for none: all go to its beginning"
+    ),
+    (
+        "engine/free_list.py: places = (self._head + np.arange(self._filed)) % self._capacity "
+        "-> places = (self._head + np.arange(self._filed)) - self._capacity"
+    ): "a place below 0 is counted from the ring's end",
+    "engine/pool.py: if count > free.count: -> if count != free.count:": (
+        "where there are more than that, nothing is evicted"
+    ),
 }  # fmt: skip

@@ -155,4 +155,141 @@ REPLAY: dict[str, str] = {
         "inspector/detectors/ledger.py: self._host_said = own if off else -1 "
         "-> self._host_said = own if off else ~1"
     ): "any number below 0 says that none was wrong",
+    (
+        "inspector/detectors/beside.py: values = (*told, *(0, 0, -1, -1, -1, -1)[len(told) :]) "
+        "-> values = (*told, *(0, 0, -1, -1, ~1, -1)[len(told) :])"
+    ): "any number below 0 names no sequence",
+    (
+        "inspector/detectors/beside.py: values = (*told, *(0, 0, -1, -1, -1, -1)[len(told) :]) "
+        "-> values = (*told, *(0, 0, -1, -1, - 2, -1)[len(told) :])"
+    ): "any number below 0 names no sequence",
+    "inspector/detectors/beside.py: if row.reason == Reason.POISON: -> if row.reason >= Reason.POISON:": (
+        "of the two reasons that it looks at it is the greater"
+    ),
+    (
+        "inspector/detectors/ledger.py: first = -1 if stale else block.released.get(key, "
+        'block.story.get("released", -1)) '
+        '-> first = -1 if stale else block.released.get(key, block.story.get("released", ~1))'
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/ledger.py: first = -1 if stale else block.released.get(key, "
+        'block.story.get("released", -1)) '
+        '-> first = -1 if stale else block.released.get(key, block.story.get("released", - 2))'
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/ledger.py: previous = max((s for s in block.story.values() if s < "
+        "self.ledger.seq), default=-1) "
+        "-> previous = max((s for s in block.story.values() if s < self.ledger.seq), default=~1)"
+    ): "any number below 0 names no event",
+    (
+        "inspector/detectors/ledger.py: previous = max((s for s in block.story.values() if s < "
+        "self.ledger.seq), default=-1) "
+        "-> previous = max((s for s in block.story.values() if s < self.ledger.seq), default=- 2)"
+    ): "any number below 0 names no event",
+    "inspector/detectors/ledger.py: self._host_said = -1 -> self._host_said = - 2": (
+        "any number below 0 says that none was wrong"
+    ),
+    "inspector/detectors/ledger.py: self._host_said = -1 -> self._host_said = ~1": (
+        "any number below 0 says that none was wrong"
+    ),
+    (
+        'inspector/detectors/ledger.py: if getattr(trace, "on_demand", False): '
+        '-> if getattr(trace, "on_demand", True):'
+    ): "every trace that is replayed says which it is",
+    (
+        "inspector/detectors/ledger.py: and (self.ledger.begun < 0 or self.ledger.last_begin_seq > since) "
+        "-> and (self.ledger.begun < 0 or self.ledger.last_begin_seq >= since)"
+    ): "no event is the begin of a step and a lease",
+    (
+        "inspector/detectors/ledger.py: if not complete or not (sequence.over or since < sequence.began): "
+        "-> if not complete or not (sequence.over or since <= sequence.began):"
+    ): "no event takes an entry and begins a sequence",
+    (
+        "inspector/detectors/ledger.py: if sequence.over or since < sequence.ended: "
+        "-> if sequence.over or since <= sequence.ended:"
+    ): "no event takes an entry and ends a sequence",
+    (
+        "inspector/detectors/life.py: if not read or not found.known or (found.gen == gen and found.place != "
+        "FREE): "
+        "-> if not read or not found.known or (found.gen == gen and found.place > FREE):"
+    ): "of the words for places `free` is the least",
+    (
+        "inspector/detectors/replay.py: block.ref, block.ref_other = row.ref_after, -1 "
+        "-> block.ref, block.ref_other = row.ref_after, ~1"
+    ): "any number below 0 says that there is no other count",
+    (
+        "inspector/detectors/replay.py: sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry"
+        " that a fork is given says "
+        "-> sequence.slid = -1 if row.kind <= Kind.FORK else 0  # the first entry that a fork is given says"
+    ): "of the kinds that begin a sequence FORK has the least number",
+    (
+        "inspector/detectors/replay.py: sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry"
+        " that a fork is given says "
+        "-> sequence.slid = ~1 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says"
+    ): "any number below 0 says that it is not known yet",
+    (
+        "inspector/detectors/replay.py: sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry"
+        " that a fork is given says "
+        "-> sequence.slid = - 2 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says"
+    ): "any number below 0 says that it is not known yet",
+    (
+        'inspector/online.py: self.every = every if every is not None else 1 if reaction == "raise" else '
+        "self._screen.least "
+        '-> self.every = every if every is not None else 1 if reaction >= "raise" else self._screen.least'
+    ): "of the two reactions `raise` is the greater word",
+    "inspector/online.py: if since < _OFTEN_S: -> if since <= _OFTEN_S:": "how often it looks, not what it sees",
+    "inspector/online.py: elif since > _SELDOM_S: -> elif since >= _SELDOM_S:": "how often it looks, not what it sees",
+    (
+        'inspector/online.py: return rows is not None and len(rows) > 0 and int(rows["kind"][0]) == _WITNESS '
+        '-> return rows is not None and len(rows) != 0 and int(rows["kind"][0]) == _WITNESS'
+    ): "no number of rows is below 0",
+    "inspector/detectors/life.py: if entry is None or lo >= hi: -> if entry is None or lo > hi:": (
+        "of a block of which nothing is read nothing follows"
+    ),
+    "inspector/detectors/replay.py: if row.kind != Kind.PREEMPT: -> if row.kind > Kind.PREEMPT:": (
+        "of the kinds that end a sequence PREEMPT has the least number"
+    ),
+    (
+        "inspector/detectors/sharing.py: if self._ordered and block.unbound_write >= 0: "
+        "-> if self._ordered and block.unbound_write >= 1:"
+    ): "a block is handed out before it is written: no write is the first event",
+    (
+        "inspector/detectors/sharing.py: if self._ordered and block.unbound_write >= 0: "
+        "-> if self._ordered and block.unbound_write > 0:"
+    ): "a block is handed out before it is written: no write is the first event",
+    (
+        'inspector/detectors/ledger.py: f"without a holder: {now}" + (f", this one was released at seq '
+        '{first} already" if first >= 0 else ""), '
+        '-> f"without a holder: {now}" + (f", this one was released at seq {first} already" if first >= 1 '
+        'else ""),'
+    ): "what is released was handed out before: no release is the first event",
+    (
+        'inspector/detectors/ledger.py: f"without a holder: {now}" + (f", this one was released at seq '
+        '{first} already" if first >= 0 else ""), '
+        '-> f"without a holder: {now}" + (f", this one was released at seq {first} already" if first > 0 else'
+        ' ""),'
+    ): "what is released was handed out before: no release is the first event",
+    (
+        "inspector/detectors/replay.py: return (not block.held and not block.published) or block.place == "
+        "FREE "
+        "-> return (not block.held and not block.published) or block.place <= FREE"
+    ): "of the words for places `free` is the least",
+    "inspector/detectors/replay.py: if sequence.slid < 0: -> if sequence.slid != 0:": (
+        "where the number of entries is not the one told, the last entry says it"
+    ),
+    (
+        "inspector/detectors/replay.py: if since is not None and since < sequence.sched_seq: "
+        "-> if since is not None and since <= sequence.sched_seq:"
+    ): "no event takes an entry and reads it",
+    "inspector/detectors/replay.py: if row.ref_after == 0: -> if row.ref_after <= 0:": (
+        "what is held stands nowhere else already"
+    ),
+    (
+        "inspector/detectors/replay.py: if not 0 <= lo < hi <= self.block_size: "
+        "-> if not -1 <= lo < hi <= self.block_size:"
+    ): "the lower end of a packed range is never below 0",
+    (
+        "inspector/detectors/life.py: if not 0 <= lo < hi <= self.ledger.block_size: "
+        "-> if not -1 <= lo < hi <= self.ledger.block_size:"
+    ): "the lower end of a packed range is never below 0",
 }  # fmt: skip

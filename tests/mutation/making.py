@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,7 +12,9 @@ from mutation.parts import ROOT
 
 # Operators that name no mistake people make. Identity for equality is one, but of the small numbers and interned names
 # that are compared here it is the same.
-LEFT_ALONE = ("no-op", "variable", "remove-decorator", "exception", "_Is", "_IsNot")
+LEFT_ALONE = ("no-op", "variable", "RemoveDecorator", "Exception", "_Is", "_IsNot")
+# Of a number these are what others make of it: ~n is -(n + 1), and +n is n.
+_MADE_BEFORE = re.compile(r"(?<![\w)\]])[~+] ?\d")
 _OF_BITS: dict[type[ast.operator], ast.operator] = {ast.Add: ast.BitOr(), ast.Mult: ast.BitAnd()}
 
 
@@ -63,9 +66,10 @@ def mutant(place: Place, seen: set[str]) -> Mutant | None:
     if code is None or runs == place.module + program(source) or runs in seen:
         return None
     seen.add(runs)
-    return Mutant(
-        place.part, place.module, place.operator.split("/")[-1], *_difference(source, code), code, digest(place.module)
-    )
+    line, shown = _difference(source, code)
+    if place.operator.endswith(("_USub_Invert", "_USub_UAdd")) and _MADE_BEFORE.search(shown[1]):
+        return None
+    return Mutant(place.part, place.module, place.operator.split("/")[-1], line, shown, code, digest(place.module))
 
 
 def digest(module: str) -> str:
@@ -79,6 +83,7 @@ def program(code: str) -> str:
         tree = ast.parse(code)
     except SyntaxError:
         return ""
+    tree = _Bits().visit(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
@@ -93,8 +98,6 @@ def program(code: str) -> str:
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
-        elif isinstance(node, ast.BinOp) and type(node.op) in _OF_BITS and (_mask(node.left) or _mask(node.right)):
-            node.op = _OF_BITS[type(node.op)]  # NumPy's + and * of truth values are | and &
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             node.exc.args = [a for a in node.exc.args if not isinstance(a, ast.JoinedStr)]  # words are not behaviour
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -102,13 +105,75 @@ def program(code: str) -> str:
     return ast.dump(tree)
 
 
-def _mask(node: ast.expr) -> bool:
-    """Whether an operand is an array of truth values, or of nothing else that is used so."""
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.BitAnd | ast.BitOr) and (_mask(node.left) or _mask(node.right))
-    return isinstance(node, ast.Compare) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not isinstance(node.operand, ast.BinOp)
-    )
+class _Bits(ast.NodeTransformer):
+    """NumPy's + and * of truth values are | and &, and these may be taken in any order."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        self._names = _masks(node.body, set())
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        outside, arguments = self._names, [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        told = {one.arg for one in arguments if one.annotation and ast.unparse(one.annotation).endswith("[np.bool_]")}
+        self._names = _masks(node.body, outside - {one.arg for one in arguments} | told)
+        made = self.generic_visit(node)
+        self._names = outside
+        return made
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add | ast.Mult | ast.BitAnd | ast.BitOr) or not _mask(node, self._names):
+            return node
+        op = _OF_BITS.get(type(node.op), node.op)
+        every = [part for side in (node.left, node.right) for part in self._parts(side, op)]
+        made = every[0]
+        for part in every[1:]:
+            made = ast.BinOp(made, op, part)
+        return made
+
+    def _parts(self, node: ast.expr, op: ast.operator) -> list[ast.expr]:
+        if isinstance(node, ast.BinOp) and type(node.op) is type(op) and _mask(node, self._names):
+            return [*self._parts(node.left, op), *self._parts(node.right, op)]
+        return [node]
+
+
+def _masks(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """Names that stand for arrays of truth values: these, and those that are given nothing else."""
+    given: list[tuple[str, ast.expr | None]] = []
+    for node in (found for statement in body for found in ast.walk(statement)):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs: list[tuple[ast.expr, ast.expr | None]] = [(target, node.value)]
+                if isinstance(target, ast.Tuple):
+                    values = node.value.elts if isinstance(node.value, ast.Tuple) else [None] * len(target.elts)
+                    pairs = list(zip(target.elts, values, strict=False))
+                given += [(one.id, value) for one, value in pairs if isinstance(one, ast.Name)]
+        elif isinstance(node, ast.For | ast.comprehension):
+            given += [(found.id, None) for found in ast.walk(node.target) if isinstance(found, ast.Name)]
+    names = names | {name for name, _ in given}
+    while odd := {name for name, value in given if name in names and (value is None or not _mask(value, names))}:
+        names -= odd
+    return names
+
+
+def _mask(node: ast.expr, names: set[str]) -> bool:
+    """Whether it is an array of truth values."""
+    match node:
+        case ast.BinOp(left, op, right):
+            bits = isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult)
+            return bits and _mask(left, names) and _mask(right, names)
+        case ast.UnaryOp(ast.Invert(), operand):
+            return _mask(operand, names)
+        case ast.Call(ast.Attribute(owner, "take")) | ast.Subscript(owner):
+            return _mask(owner, names)
+        case ast.Call(ast.Attribute(attr="is_" | "isin" | "all" | "any")) | ast.Call(ast.Name("flags")):
+            return True
+        case ast.Call(keywords=[*_, ast.keyword("dtype", ast.Attribute(attr="bool_"))]):
+            return True
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Name) and node.id in names)
 
 
 def _difference(before: str, after: str) -> tuple[int, tuple[str, str]]:

@@ -31,26 +31,28 @@ class Part:
 
 _DETECTORS = ("ledger", "life", "sharing", "moves", "beside", "replay", "passing", "records")
 _SCREEN = ("blocks", "columns", "details", "entries", "plain", "runs", "screen", "sequences", "transfers")
-_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state", "detector_margins", "detector_counts",
-                   "screen_and_replay", "host_slots_counted", "detectors_life", "detectors_sharing",
-                   "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")), GOLDEN,
-                   f"{PROPERTY}histories_every_way.py")  # fmt: skip
+_DETECTOR_TESTS = (*(f"{UNIT}{name}.py" for name in ("detector_records", "state", "detector_margins", "detector_words",
+                   "detector_lives", "detector_counts", "screen_and_replay", "host_slots_counted", "detectors_life",
+                   "detectors_sharing", "detectors_ledger", "report", "swapping", "resized_pool", "beside_reports")),
+                   GOLDEN, f"{PROPERTY}histories_every_way.py")  # fmt: skip
 PARTS = {
     "pool": Part(
         ("engine/pool.py", "engine/block_life.py", "engine/block_arrays.py", "engine/free_list.py"),
-        (f"{PROPERTY}free_list.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
+        (f"{PROPERTY}free_list.py", f"{UNIT}copies_and_fences.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py",
+         *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
     "tables": Part(
         ("engine/tables.py", "engine/table_core.py", "engine/copies.py"),
-        (f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
+        (f"{UNIT}copies_and_fences.py", f"{UNIT}pool_margins.py", f"{UNIT}table_margins.py", *POOL_QUICK),
         (f"{PROPERTY}soak.py", f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
     ),
     "prefix": Part(
         ("engine/prefix.py", "engine/prefix_cache.py", "engine/prefix_store.py", "engine/orphans.py"),
-        (f"{UNIT}prefix_arrays.py", f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
+        (f"{UNIT}prefix_arrays.py", f"{UNIT}prefix_margins.py", f"{UNIT}copies_and_fences.py",
+         f"{PROPERTY}arrays_or_one_by_one.py", GOLDEN,
          f"{UNIT}leases_and_windows.py", f"{UNIT}swapping.py"),
         (f"{PROPERTY}all_or_nothing.py", f"{PROPERTY}lanes.py", f"{PROPERTY}prefix_sharing.py",
          f"{PROPERTY}block_manager.py"),
@@ -63,7 +65,8 @@ PARTS = {
     ),
     "screen": Part(
         tuple(f"inspector/screen/{name}.py" for name in _SCREEN),
-        (*(f"{UNIT}screen_{name}.py" for name in ("margins", "details", "entries", "rows", "kept")), *_DETECTOR_TESTS),
+        (*(f"{UNIT}screen_{name}.py" for name in ("margins", "neighbours", "details", "entries", "rows",
+           "kept")), *_DETECTOR_TESTS),
         (f"{PROPERTY}traces_on_demand.py", f"{PROPERTY}online.py", f"{PROPERTY}screen.py"),
     ),
 }  # fmt: skip

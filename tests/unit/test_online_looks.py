@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvscope.errors import Sanitized
 from kvscope.inspector import online as module
 from kvscope.inspector.online import OnlineSanitizer
 from kvscope.traces.memory import MemoryRecorder
@@ -43,6 +44,18 @@ class Noting:
         self.ended.append(end)
 
 
+class Elsewhere:
+    """A sink that cannot be asked for its last rows."""
+
+    def __init__(self, sink: MemoryRecorder) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("recent"):
+            raise AttributeError(name)
+        return getattr(self._sink, name)
+
+
 def beside(every: int | None = 1, reaction: Any = "log", kept: int = 2**62) -> tuple[OnlineSanitizer, Noting]:
     """A sanitizer in front of a sink that has its last `kept` rows at hand."""
     recorder: type[MemoryRecorder] = type("Short", (MemoryRecorder,), {"recent_rows": kept})
@@ -64,6 +77,15 @@ def test_a_witness_ends_a_step(values: int, looks: list[tuple[int, int]]) -> Non
     online, noting = beside()
     step(online, 3, values)
     assert noting.looks == looks
+
+
+def test_a_witness_whose_details_come_late_ends_a_step_all_the_same() -> None:
+    online, noting = beside()
+    seqs = [online.emit(kind) for kind in (Kind.NOTE, Kind.WITNESS, Kind.NOTE)]
+    online.detail(seqs[2], (0,) * 8)
+    assert noting.looks == []
+    online.detail(seqs[1], (0,) * 8)
+    assert noting.looks == [(0, 3)]
 
 
 def test_other_rows_with_as_many_details_do_not() -> None:
@@ -145,6 +167,87 @@ def test_what_comes_while_it_looks_is_kept_for_the_next_look() -> None:
     assert noting.looks == [(0, 5), (2, 3)]
     assert noting.details == [([0], [(1, 2), (3, 2)]), ([], [(3, 2)])]
     assert online.checked == 4
+
+
+@pytest.mark.parametrize("looked_at", range(8))
+def test_details_of_what_was_not_looked_at_yet_are_kept(looked_at: int) -> None:
+    """Three rows told alone, and two times two together; so many of them are complete at the first look."""
+    online, noting = beside()
+    for _ in range(3):
+        online.detail(online.emit(Kind.LEASE), (0, 1))
+    for _ in range(2):
+        online.emit_many(Kind.SCHED, seq_id=np.arange(2), details=np.zeros((2, 2), np.int64))
+    noting.look = lambda *_: looked_at  # type: ignore[method-assign]
+    online.check()
+    del noting.look
+    online.check()
+    assert noting.looks == [(looked_at, 7 - looked_at)]
+    assert noting.details == [(list(range(looked_at, 3)), [(s, 2) for s in (3, 5) if s >= looked_at])]
+
+
+@pytest.mark.parametrize("before", range(5))
+@pytest.mark.parametrize(("length", "told"), [(1, 1), (2, 1), (5, 2), (6, 6), (7, 3)])
+def test_the_details_of_a_sheet_are_those_of_its_last_rows(before: int, length: int, told: int) -> None:
+    online, noting = beside()
+    for _ in range(before):
+        online.emit(Kind.NOTE)
+    online.emit_sheet(Sheet.of(int(Kind.PUBLISH), 0, length), np.zeros((told, 4), np.int64))
+    online.check()
+    assert noting.details == [([], [(before + length - told, told)])]
+
+
+@pytest.mark.parametrize("given", ["block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux"])
+def test_rows_that_pass_through_it_are_those_that_the_sink_would_have_made(given: str) -> None:
+    online, _ = beside()
+    plain = MemoryRecorder(num_blocks=4, block_size=4)
+    for sink in (online, plain):
+        assert sink.emit_many(Kind.NOTE, 3, **{given: np.arange(1, 4)}) == 0
+    shown = [name for name in plain.events.dtype.names or () if name != "t_ns"]
+    assert online._sink.events[shown].tolist() == plain.events[shown].tolist()
+    assert online._sink.events[given].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("least", "adapts"), [(255, False), (256, False), (257, True), (4096, True)])
+def test_where_a_look_costs_little_it_does_not_look_less_often(least: int, adapts: bool) -> None:
+    noting = Noting()
+    noting.least = least  # type: ignore[misc]
+    online = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=4), num_blocks=4, block_size=4,
+                             screen=lambda blocks, slots: noting)  # fmt: skip
+    assert (online._adapts, online.every) == (adapts, least)
+
+
+@pytest.mark.parametrize("at_hand", [False, True])
+def test_a_recorder_that_keeps_its_rows_says_which_of_them_are_complete(at_hand: bool) -> None:
+    marks: list[Any] = []
+    noting = Noting()
+    noting.look = lambda parts, first, singles, bulk, given=None: marks.append(given) or 1  # type: ignore[method-assign]
+    memory = MemoryRecorder(num_blocks=4, block_size=4)
+    online = OnlineSanitizer(memory if at_hand else Elsewhere(memory), num_blocks=4, block_size=4, every=1,
+                             trace=lambda: memory, screen=lambda blocks, slots: noting)  # fmt: skip
+    online.emit(Kind.NOTE)
+    online.check()
+    assert marks == [memory if at_hand else None]
+
+
+@pytest.mark.parametrize("reaction", ["log", "raise"])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_finding_is_told_logged_or_raised(reaction: Any, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "kvscope.sanitizer")
+    heard: list[str] = []
+    online = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=4), num_blocks=4, block_size=4, every=1,
+                             reaction=reaction,
+                             on_finding=(lambda finding, _: heard.append(finding.code)) if told else None)  # fmt: skip
+    online.emit(Kind.FREE, block=0, gen=0, ref_before=0, ref_after=0)
+    if reaction == "raise":
+        with pytest.raises(Sanitized, match=r"^KV003 .* at seq 0, step -1: b0#0 is put on the free list, but it was"):
+            online.check()
+    else:
+        online.check()
+    assert online.stopped == (reaction == "raise")
+    assert heard == ["KV003"] * told
+    assert [record.message.split(" at seq")[0][-7:] for record in caplog.records] == ["[KV003]"] * (
+        reaction == "log" and not told
+    )
 
 
 def test_facts_are_told_before_the_next_look_and_the_end_is_told() -> None:

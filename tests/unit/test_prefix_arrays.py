@@ -190,6 +190,38 @@ def test_an_index_of_unknown_size_has_room_for_what_it_holds(highest: int, room:
     assert index.find(chained[0]) == (highest if room else None)
 
 
+def test_blocks_serve_the_hashes_that_they_were_published_under_and_no_other() -> None:
+    index = PrefixIndex(2, key=b"test")
+    assert not index.serve(np.array([0]), bytes(16))
+    root = index.root(())
+    digests = [index.child(root, [block, block]) for block in range(3)]
+    for block, digest in enumerate(digests):
+        assert index.publish(block, digest, root, [block, block])
+    assert index.serve(np.array([2, 0]), digests[2] + digests[0])
+    for block, digest in enumerate(digests):
+        for other in (*digests, bytes(16), b"\xff" * 16):
+            assert index.serve(np.array([block]), other) == (digest == other) == index.serves(block, other)
+
+
+@pytest.mark.parametrize("known", [1, 5])
+@pytest.mark.parametrize("wide", [False, True])
+def test_blocks_are_not_entered_together_beside_wider_ones_or_for_a_prefix_that_is_served(
+    known: int, wide: bool
+) -> None:
+    index = PrefixIndex(2, key=b"test")
+    index.expect(8)
+    root = index.root(())
+    parent = index.child(root, [1, 1])
+    assert index.publish(0, parent, root, [1, 1])
+    tokens = [2, 2**40] if wide else [2, 2]
+    assert index.publish(known, index.child(parent, tokens), parent, tokens)
+    content = np.array([[2, 2]], dtype=np.int32).reshape(-1).view("V8")
+    chained, _ = index.children(parent, content.tobytes(), own=False)
+    before = index.items()
+    assert not index.publish_alike(np.array([3]), np.frombuffer(chained[0], HASH), np.frombuffer(parent, HASH), content)
+    assert index.items() == before
+
+
 @pytest.mark.parametrize(("first", "second"), [(1, 5), (5, 1)])
 def test_siblings_stand_behind_the_same_block(first: int, second: int) -> None:
     index = PrefixIndex(2, key=b"test")

@@ -12,7 +12,7 @@ import pytest
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen.columns import Chunk
 from kvscope.inspector.screen.details import DetailTables
-from kvscope.inspector.screen.entries import Entries, EntryPass, _order
+from kvscope.inspector.screen.entries import Entries, EntryPass
 from kvscope.inspector.source import frozen
 from kvscope.traces.schema import Kind, Reason
 
@@ -133,14 +133,6 @@ def test_entries_are_parted_by_place_and_merged_again() -> None:
         assert others.merged(here).rows.tolist() == rows.tolist()
     here, others = Entries.none().parted(np.array([1], dtype=np.int64))
     assert (len(here), len(others.rows)) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "places", [[0], [3, 1, 3, 0, 1], [5, 5, 5], [-1, 4, -1], [2**62, 0, 2**62, 7], [2**40, 2**40 + 1, 2**40]]
-)
-def test_rows_are_sorted_by_place_and_then_by_time(places: list[int]) -> None:
-    expected = sorted(range(len(places)), key=lambda i: (places[i], i))
-    assert _order(np.array(places, dtype=np.int64)).tolist() == expected
 
 
 @pytest.mark.parametrize(("places", "twice"), [
