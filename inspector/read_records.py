@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import IntArray
+
+if TYPE_CHECKING:
+    from kvscope.inspector.landing import Issued
 
 NEVER = -1  # no write: nothing was written here, as far as the trace tells
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
@@ -38,7 +42,7 @@ class StepRead:
     table_from: int  # the first position that its table has
     slots: IntArray
     counts_on: IntArray
-    writes: list[int]  # rows of the WRITEs that land with the step
+    writes: list[Issued]  # that land with the step
     found: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     wrong: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     odd: tuple[int, int] | None = None  # the logical block, and where the worker's row has it instead
