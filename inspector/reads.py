@@ -87,7 +87,7 @@ class Reader:
         device = self.device
         apply = {
             Kind.ALLOC: self._enter, Kind.SHARE: self._enter, Kind.HIT: self._enter, Kind.RELEASE: self._release,
-            Kind.WRITE: self._write, Kind.COW: device.copy, Kind.COPY_DONE: device.copied, Kind.PUBLISH: self._publish,
+            Kind.WRITE: self._write, Kind.COW: self._copy, Kind.COPY_DONE: device.copied, Kind.PUBLISH: self._publish,
             Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.UNLEASE: device.unlease,
             Kind.ADMIT: self._begin, Kind.RESUME: self._begin, Kind.FORK: self._begin,
             Kind.FINISH: self._end, Kind.ABORT: self._end, Kind.PREEMPT: self._end, Kind.TRUNCATE: self._cut,
@@ -127,12 +127,16 @@ class Reader:
 
     def _cut(self, at: int, row: Row) -> None:
         self.order.cut(row.seq_id, row.aux)
+        table = self._table(row.seq_id)
+        table.issued_to = min(table.issued_to, row.aux)
 
     def _enter(self, at: int, row: Row) -> None:
         block = row.block
         if block < 0 or row.lblock < 0:
             return
         table, place = self._table(row.seq_id), self._place(row.lblock)
+        if row.kind == Kind.SHARE:
+            table.named()
         table.reserve(place.stop)
         table.slots[place] = np.arange(block * self.size, (block + 1) * self.size)
         table.entries[row.lblock] = block, row.gen
@@ -144,6 +148,8 @@ class Reader:
         elif row.kind == Kind.SHARE:
             parent = self.tables.get(self.parent.get(row.seq_id, -1))
             known = parent is not None and len(parent.counts_on) >= place.stop
+            given = min(parent.issued_to, place.stop) if parent is not None else 0
+            table.issued_to = max(table.issued_to, given)
             table.counts_on[place] = parent.counts_on[place] if known and parent else self.device.will_hold(block)
         else:
             found, words = self.published.get(block) or (self.device.will_hold(block), None)
@@ -159,6 +165,7 @@ class Reader:
         if known and table is not None and table.slots[place.start] == row.block * self.size:
             table.slots[place] = GIVEN_BACK
             table.entries.pop(row.lblock, None)
+            table.issued_to = min(table.issued_to, place.start) if row.reason != Reason.WINDOW else table.issued_to
         if row.reason not in _KEPT:
             self.order.give_back(row.seq_id, row.block, row.lblock)
         if row.ref_after == 0:
@@ -178,9 +185,11 @@ class Reader:
         if hi > self.size:
             return
         first = row.block * self.size + lo
-        if own[0] in (-1, first):  # else it went elsewhere than its table says
+        # Else it went elsewhere than its table says, or over what the sequence has there.
+        if own[0] in (-1, first) and place.start + lo >= table.issued_to:
             own[:] = np.arange(first, first + hi - lo)
             table.counts_on[place][lo:hi] = at
+            table.issued_to = place.start + hi
         if row.block in self.early:
             self._catch_up(at, row, lo, hi)
 
@@ -196,6 +205,12 @@ class Reader:
         for counted in (content, *tables):
             slots = counted[lo:hi]
             slots[slots == NEVER] = at
+
+    def _copy(self, at: int, row: Row) -> None:
+        self.device.copy(at, row)
+        if row.reason != Reason.RESIZED:  # what it does not take along is to be written anew
+            table = self._table(row.seq_id)
+            table.issued_to = min(table.issued_to, row.lblock * self.size + max(row.fill, 0))
 
     def _publish(self, at: int, row: Row) -> None:
         if row.block < 0:
@@ -274,7 +289,12 @@ class Reader:
         slots, step = read.slots, int(self.trace.events["step"][read.row])
         read.found = found = self.device.slots[slots]
         if len(slots) and (slots.min() < 0 or found.min() < 0 or (found != read.counts_on).any()):
-            gone = (slots == NOWHERE) | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
+            lacking = (slots == -1) & (read.counts_on >= 0)
+            gone = (
+                lacking
+                | (slots == NOWHERE)
+                | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
+            )
             held = slots >= 0
             found[~held] = NEVER
             self.reads.slots += int(held.sum())

@@ -131,7 +131,7 @@ class BlockPass:
             (_KEEPS, ~unheld),
             (_HIT, published & (place == HELD)),
             (_LEASE, (published | ~unheld) & (place == HELD)),
-            (_LEAVES, unheld & (place == HELD)),
+            (_LEAVES, unheld & (place == HELD) & ~published),
             (_SETTLE, unheld & (place == QUARANTINED)),
             (_EVICT, unheld),
         ):

@@ -148,7 +148,8 @@ def check_read(name: str, one: Acted, told: Explanation, wrong: FirstWrong) -> N
         written.add(int(one.trace.events["block"][int(np.flatnonzero(one.trace.seqs == read.found.seq)[0])]))
     assert cause.block in written, where
     assert cause.step <= wrong.step, where
-    if cause.code in WRITES and wrong.found is not None and cause.gen == read.gen:
+    kind = one.trace.events["kind"][int(np.flatnonzero(one.trace.seqs == cause.seq)[0])]
+    if cause.code in WRITES and kind == Kind.WRITE and wrong.found is not None and cause.gen == read.gen:
         assert (cause.seq_id, cause.step) == (wrong.found.seq_id, wrong.found.step), where
     assert told.should, where
 
