@@ -132,8 +132,9 @@ def explain(
         context.check_token()
     if damages := reads.of(seq_ids):
         return context.damaged(damages)
-    if (alike := reads_of(trace, found, alike=True)).of(seq_ids):
-        return _Context(trace, names, found, alike, seq_ids, token).damaged(alike.of(seq_ids), same_prefix=True)
+    alike = _Context(trace, names, found, reads_of(trace, found, alike=True), seq_ids, token)
+    if damages := alike.reads.of(seq_ids):
+        return alike.damaged(damages, same_prefix=True)
     return context.clean()
 
 
@@ -148,6 +149,7 @@ class _Context:
         # A hole between the events, or events that were dropped, or are torn off behind the last one.
         self.lost = reads.lost or bool(getattr(trace.source, "missing", 0))
         self.makers = Makers(trace, prompt_lengths(trace, names))
+        self.makers.inherit(reads)
         self.request = names(seq_ids[0]) if len(seq_ids) == 1 else min(names.whole(s) for s in seq_ids)
 
     # -- tokens -------------------------------------------------------------------------------------------------

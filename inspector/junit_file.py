@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -59,6 +61,27 @@ def write_suite(path: Path, suite: ElementTree.Element) -> None:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def errors_in_junit(path: Path | None, command: str, subject: str) -> Iterator[None]:
+    """What ends the body with an error is told by a report too, as an error: a CI that waits for one finds it.
+
+    Args:
+        command: as the report names it, `check`. subject: what it was about.
+    """
+    try:
+        yield
+    except KVScopeError as error:
+        if path is not None and not isinstance(error, ReportError):
+            ready_for_junit(path)
+            suite = ElementTree.Element("testsuite", name=f"kvscope {command} {xml_text(subject)}", tests="1",
+                                        failures="0", errors="1", skipped="0", time="0")  # fmt: skip
+            case = ElementTree.SubElement(suite, "testcase", classname=f"kvscope.{command}", name=command, time="0")
+            said = xml_text(" ".join(str(error).split()))
+            ElementTree.SubElement(case, "error", type=type(error).__name__, message=said)
+            write_suite(path, suite)
+        raise
+
+
 def xml_text(text: str) -> str:
     """Without the characters that XML cannot hold."""
     return _NOT_XML.sub("?", text)
@@ -68,4 +91,4 @@ def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial-{os.getpid()}")
 
 
-__all__ = ["ReportError", "ready_for_junit", "write_suite", "xml_text"]
+__all__ = ["ReportError", "errors_in_junit", "ready_for_junit", "write_suite", "xml_text"]

@@ -1,79 +1,164 @@
-"""What lies in the slots of a pool, as the events have it: of each slot the WRITE whose bytes are there."""
+"""When what a trace decides reaches the slots. One rule for all who ask who wrote what.
+
+    write      with the step that takes it, the next that schedules its sequence (SCHED); it lands as that step ends.
+               A stranger's, whom no step schedules, with the first step that begins behind it. It lands in the block
+               that it was issued into, or in the copy that has taken the place of that in the table since
+    copy       when it has run (COPY_DONE); where no event says so, in front of the writes of the first step that begins
+               behind it
+    transfer   when the lease under which it moves ends (UNLEASE); where no event says so, at once
+
+So the copies in front of a step land before its writes, however their events are mixed, and what a step writes is there
+when it reads. What no step takes lands nowhere: what a sequence has issued when it ends, what lies behind the cut of a
+rollback, what is issued into a block that the sequence gives back. Nor does a copy into a block that is given up first.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
 import numpy as np
 
-from kvscope.inspector.read_records import NEVER, UNKNOWN
-from kvscope.inspector.source import IntArray
+from kvscope.inspector.source import TraceLike
+from kvscope.traces.schema import Kind
+
+_BEGUN = (Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.SCHED)
+Life = tuple[int, int]  # block, life
 
 
-class Landing:
-    """The slots of the pool and of the host behind it; each holds the row of a WRITE, or NEVER.
+class Issued(NamedTuple):
+    """A write: its row, its block, the place of that in the table of its sequence, and the slots [lo, hi) it fills."""
 
-    Args:
-        blocks: of the pool, and those beyond it that events name.
-        size: slots of a block.
+    row: int
+    block: int
+    lblock: int
+    lo: int
+    hi: int
+
+
+Read = TypeVar("Read")
+
+
+@dataclass(slots=True)
+class OpenStep(Generic[Read]):
+    """A step that has begun and not ended."""
+
+    number: int
+    copies: list[int] = field(default_factory=list)  # rows of COW events that run in front of it, as no event says when
+    strays: list[Issued] = field(default_factory=list)  # writes of strangers
+    reads: list[Read] = field(default_factory=list)  # what was noted of its sequences
+
+
+class Order(Generic[Read]):
+    """What is decided and has not landed. Fed with the rows of a trace in order, by kind; says what lands when.
+
+    `Read` is what its user notes of a sequence in a step.
     """
 
-    def __init__(self, blocks: int, size: int) -> None:
-        self.size = size
-        self.slots = np.full(blocks * size, NEVER, dtype=np.int64)
-        self.host: dict[int, IntArray] = {}
-        self._copies: dict[int, tuple[int, int]] = {}  # target -> source, slots
-        self._under: dict[int, tuple[int, IntArray]] = {}  # row of a write no step has taken -> where, what lay there
+    def __init__(self, trace: TraceLike) -> None:
+        events, kinds = trace.events, trace.events["kind"]
+        self._size = trace.block_size
+        done, over = np.flatnonzero(kinds == Kind.COPY_DONE), np.flatnonzero(kinds == Kind.UNLEASE)
+        self._runs_told = set(zip(events["block"][done].tolist(), events["gen"][done].tolist(), strict=True))
+        self._ends_told = set(zip(events["aux"][over].tolist(), events["block"][over].tolist(), strict=True))
+        self._steps_end = bool((kinds == Kind.STEP_END).any())
+        self._known = frozenset(events["seq_id"][np.isin(kinds, _BEGUN)].tolist())
+        self._issued: dict[int, list[Issued]] = {}  # by sequence
+        self._strays: list[Issued] = []
+        self._copies: dict[Life, int] = {}  # target -> row of the COW
+        self._moves: dict[tuple[int, int], int] = {}  # lease, block -> row of the SWAP_OUT or SWAP_IN
+        self.open: deque[OpenStep[Read]] = deque()
 
     def lose(self) -> None:
-        """Events are missing: nobody knows what lies where."""
-        self.slots[:] = UNKNOWN
-        self._copies.clear()
-        self._under.clear()
+        """Events are missing: what was decided may have landed among them."""
+        for waiting in (self._issued, self._strays, self._copies, self._moves, self.open):
+            waiting.clear()
 
-    def block(self, block: int) -> IntArray:
-        """The slots of a block."""
-        return self.slots[block * self.size : (block + 1) * self.size]
+    # -- writes -------------------------------------------------------------------------------------------------------
 
-    def write(self, row: int, at: int, count: int) -> None:
-        """A write of `count` slots from `at` on is issued; it runs over the end of its block where it is told to."""
-        self._under[row] = at, self.slots[at : at + count].copy()
-        self.slots[at : at + count] = row
+    def write(self, seq_id: int, write: Issued) -> None:
+        """A WRITE."""
+        issued = self._issued.setdefault(seq_id, []) if seq_id in self._known else self._strays
+        issued.append(write)
 
-    def overlap(self, rows: list[int]) -> bool:
-        """Whether one of these writes, which no step has taken yet, lies over another of them."""
-        over: set[int] = set()
-        for row in rows:
-            at, under = self._under.get(row, (0, self.slots[:0]))
-            over.update(self.slots[at : at + len(under)].tolist())
-            over.discard(row)
-        return not over.isdisjoint(rows)
+    def end(self, seq_id: int) -> None:
+        """The sequence ends, gives way or begins: what it has issued is not written any more."""
+        self._issued.pop(seq_id, None)
 
-    def keep(self, rows: list[int]) -> None:
-        """A step takes these writes."""
-        for row in rows:
-            self._under.pop(row, None)
+    def cut(self, seq_id: int, length: int) -> None:
+        """A rollback of the sequence to its first `length` positions."""
+        cut = [w._replace(hi=min(w.hi, length - w.lblock * self._size)) for w in self._issued.get(seq_id, ())]
+        self._issued[seq_id] = [write for write in cut if write.lo < write.hi]
 
-    def move(self, row: int, at: int) -> None:
-        """The step that takes a write puts it here."""
-        count = len(self._under[row][1]) if row in self._under else 0
-        self.drop([row])
-        self.write(row, at, count)
+    def give_back(self, seq_id: int, block: int, lblock: int) -> None:
+        """The sequence releases an entry of its table for good."""
+        if seq_id in self._issued:
+            entry = block, lblock
+            self._issued[seq_id] = [write for write in self._issued[seq_id] if (write.block, write.lblock) != entry]
 
-    def drop(self, rows: list[int]) -> None:
-        """No step will take these writes: what lay under them is there still."""
-        for row in reversed(rows):
-            at, under = self._under.pop(row, (0, self.slots[:0]))
-            here = self.slots[at : at + len(under)]
-            here[here == row] = under[here == row]
+    # -- copies and transfers -----------------------------------------------------------------------------------------
 
-    def copy(self, source: int, target: int, slots: int) -> None:
-        """A copy of the first slots of a block is decided."""
-        self._copies[target] = source, min(max(slots, 0), self.size)
-        slots = self._copies[target][1]
-        self.block(target)[:slots] = self.block(source)[:slots]
+    def copy(self, row: int, target: Life, seq_id: int, lblock: int, source: int) -> None:
+        """A COW, which puts `target` in the place of `source` in a table; what is issued there goes the same way."""
+        self._copies[target] = row
+        self._issued[seq_id] = [
+            write._replace(block=target[0]) if (write.block, write.lblock) == (source, lblock) else write
+            for write in self._issued.get(seq_id, ())
+        ]
 
-    def copied(self, target: int, moved: int) -> None:
-        """The copy into a block has run; where fewer slots were moved than was decided, the rest was never written."""
-        source, slots = self._copies.pop(target, (-1, 0))
-        if source >= 0 and 0 <= moved < slots:
-            rest = self.block(target)[moved:slots]
-            rest[rest == self.block(source)[moved:slots]] = NEVER
+    def copied(self, target: Life) -> int:
+        """A COPY_DONE: the row of the COW that has run; below 0 where that is missing."""
+        return self._copies.pop(target, -1)
+
+    def give_up(self, target: Life) -> None:
+        """Nobody holds this life of a block any more: a copy into it that waits is not run."""
+        if target not in self._runs_told:
+            self._copies.pop(target, None)
+
+    def move(self, row: int, lease: int, block: int) -> bool:
+        """A SWAP_OUT or SWAP_IN; whether it waits for the end of its lease."""
+        if (lease, block) not in self._ends_told:
+            return False
+        self._moves[lease, block] = row
+        return True
+
+    def moved(self, lease: int, block: int) -> int:
+        """An UNLEASE: the row of what has moved under it; below 0 for none."""
+        return self._moves.pop((lease, block), -1)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self, number: int) -> Iterator[OpenStep[Read]]:
+        """A STEP_BEGIN; yields the steps before it, in a trace that does not say when they end."""
+        if not self._steps_end:
+            yield from self.rest()
+        untold = [life for life in self._copies if life not in self._runs_told]
+        strays, self._strays = self._strays, []
+        self.open.append(OpenStep(number, [self._copies.pop(life) for life in untold], strays))
+
+    def take(self, seq_id: int) -> list[Issued]:
+        """A SCHED: the writes that land with its step."""
+        return self._issued.pop(seq_id, [])
+
+    def note(self, number: int, read: Read) -> None:
+        """What is noted of a SCHED, for the end of its step; one behind lost events has none that began."""
+        if not self.open:
+            self.open.append(OpenStep(number))
+        self.open[-1].reads.append(read)
+
+    def ended(self, number: int) -> Iterator[OpenStep[Read]]:
+        """A STEP_END: yields the step, unless that began where events are missing."""
+        if self.open and self.open[0].number <= number:
+            yield self.open.popleft()
+
+    def rest(self) -> Iterator[OpenStep[Read]]:
+        """The steps that are open, oldest first; none is afterwards."""
+        while self.open:
+            yield self.open.popleft()
+
+    def waiting(self) -> tuple[list[Issued], list[int]]:
+        """(writes that no step has taken, rows of copies that have not run), but for those of open steps."""
+        issued = [write for each in self._issued.values() for write in each]
+        return [*issued, *self._strays], list(self._copies.values())

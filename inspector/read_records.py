@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.source import IntArray
+
+if TYPE_CHECKING:
+    from kvscope.inspector.landing import Issued
 
 NEVER = -1  # no write: nothing was written here, as far as the trace tells
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
@@ -38,7 +42,7 @@ class StepRead:
     table_from: int  # the first position that its table has
     slots: IntArray
     counts_on: IntArray
-    writes: list[int]  # rows of the WRITEs that land with the step
+    writes: list[Issued]  # that land with the step
     found: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     wrong: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     odd: tuple[int, int] | None = None  # the logical block, and where the worker's row has it instead
@@ -79,13 +83,23 @@ class Table:
         self.slots: IntArray = np.full(64, -1, dtype=np.int64)
         self.counts_on: IntArray = np.full(64, counts_on, dtype=np.int64)
         self.entries: dict[int, tuple[int, int]] = {}  # logical block -> block, life
+        self.issued_to = 0  # positions below are written, or will be by a step
+        self.inherited = False  # a fork's, of which no event has said a word
         self._counts_on = counts_on  # where nothing was said
 
     def copy(self) -> Table:
-        """The table of a fork."""
+        """The table of a fork: all that its parent has, unless events name what it takes."""
         made = Table(self._counts_on)
         made.slots, made.counts_on, made.entries = self.slots.copy(), self.counts_on.copy(), dict(self.entries)
+        made.issued_to, made.inherited = self.issued_to, True
         return made
+
+    def named(self) -> None:
+        """An event names an entry of it: it has those that are named."""
+        if self.inherited:
+            self.inherited, self.issued_to = False, 0
+            self.slots[:] = -1
+            self.entries.clear()
 
     def reserve(self, end: int) -> None:
         if end > len(self.slots):

@@ -4,7 +4,7 @@ A sequence counts on its own last write of a position; for positions that it got
 on, for a prefix hit on what was published as that prefix, after a swap on what went out. What was published before it
 was written is what its publisher writes there later, if it does so before the step reads. A step that finds anything
 else computes its token from foreign KV: the token, and what the step writes, are tainted, and so is every step that
-reads a tainted write. Writes land in the order of their events, before the reads of their step; copies when they run.
+reads a tainted write. What lands when is told in landing.py.
 
 That is what the engine said that it did. Where a checker beside the tensors has found that a step read something else
 (a MISMATCH row: the worker had another table than the scheduler, a copy went elsewhere), that is what counts.
@@ -12,11 +12,15 @@ That is what the engine said that it did. Where a checker beside the tensors has
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from kvscope.inspector.attended import Attended, first_write
+from kvscope.inspector.detectors.records import Row
+from kvscope.inspector.device_slots import DeviceSlots
 from kvscope.inspector.findings import CheckResult
-from kvscope.inspector.landing import Landing
+from kvscope.inspector.landing import Issued, OpenStep
 from kvscope.inspector.read_records import (
     GIVEN_BACK,
     NEVER,
@@ -32,13 +36,20 @@ from kvscope.inspector.read_records import (
 )
 from kvscope.inspector.source import IntArray, TraceLike, details_map, frozen, gap_rows
 from kvscope.inspector.worker_rows import WorkerRows
-from kvscope.traces.schema import Kind, Reason, unpack_range
+from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
 
-_TOLD = (Kind.PUBLISH, Kind.HIT, Kind.COW, Kind.SWAP_OUT, Kind.SCHED)
+_TOLD = (Kind.PUBLISH, Kind.HIT, Kind.SCHED)
+_CHUNK = 65_536
 _KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
 
 
-class _Replay:
+def rows_of(events: EventArray) -> Iterator[tuple[int, Row]]:
+    """Events one after another, by their row; few of them in memory at once."""
+    for first in range(0, len(events), _CHUNK):
+        yield from enumerate(map(Row._make, events[first : first + _CHUNK].tolist()), first)
+
+
+class Reader:
     """The slots of the pool and the tables, event by event.
 
     Args:
@@ -49,51 +60,48 @@ class _Replay:
     def __init__(self, trace: TraceLike, rows: WorkerRows, *, alike: bool) -> None:
         self.trace, self.size, self.alike = trace, trace.block_size, alike
         self.attended, self.rows = Attended(trace), rows
-        self.end = int(max(trace.num_blocks, trace.events["block"].max(initial=-1) + 1))
-        self.landing = Landing(self.end, self.size)
+        self.device = DeviceSlots(trace)
+        self.order = self.device.order
         # By row; NEVER, OTHER_PREFIX and UNKNOWN are the last three.
         self.tainted = np.zeros(len(trace.events) + 3, dtype=np.bool_)
         self.tables: dict[int, Table] = {}
-        self.issued: dict[int, list[int]] = {}  # writes that no step has taken yet, by sequence
+        self.parent: dict[int, int] = {}
         self.published: dict[int, tuple[IntArray, tuple[int, ...] | None]] = {}
         self.early: dict[int, Early] = {}
         self.parked: dict[tuple[int, int], IntArray] = {}
         self.words = {kind: details_map(trace, kind) for kind in _TOLD}
         self.reads = Reads({}, {}, 0, False)
-        self.step: list[StepRead] = []  # of the step whose rows are being read
 
     def lose(self) -> None:
         """Events are missing: only what is built up again is compared."""
-        self.landing.lose()
+        self._settle(self.order.rest())
+        self.device.lose()
         self.tables.clear()
-        self.issued.clear()
         self.published.clear()
         self.early.clear()
+        self.parked.clear()
         self.reads.lost = True
 
     def play(self) -> Reads:
         gaps = {row for row, _ in gap_rows(self.trace)}
-        names = ("kind", "reason", "block", "seq_id", "lblock", "aux", "fill")
-        columns = [self.trace.events[name].tolist() for name in names]
+        device = self.device
         apply = {
             Kind.ALLOC: self._enter, Kind.SHARE: self._enter, Kind.HIT: self._enter, Kind.RELEASE: self._release,
-            Kind.WRITE: self._write, Kind.COW: self._copy, Kind.COPY_DONE: self._copied, Kind.PUBLISH: self._publish,
-            Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.ADMIT: self._begin,
-            Kind.RESUME: self._begin, Kind.FORK: self._begin, Kind.SCHED: self._sched,
-            Kind.FINISH: self._end, Kind.ABORT: self._end, Kind.PREEMPT: self._end,
-            Kind.TRUNCATE: self._end,
+            Kind.WRITE: self._write, Kind.COW: self._copy, Kind.COPY_DONE: device.copied, Kind.PUBLISH: self._publish,
+            Kind.SWAP_OUT: self._swap_out, Kind.SWAP_IN: self._swap_in, Kind.UNLEASE: device.unlease,
+            Kind.ADMIT: self._begin, Kind.RESUME: self._begin, Kind.FORK: self._begin,
+            Kind.FINISH: self._end, Kind.ABORT: self._end, Kind.PREEMPT: self._end, Kind.TRUNCATE: self._cut,
+            Kind.STEP_BEGIN: self._step_begin, Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
+            Kind.GROW: device.resized, Kind.SHRINK: device.resized,
         }  # fmt: skip
         by_kind = {int(kind): method for kind, method in apply.items()}
-        self.parent: dict[int, int] = {}
-        for row, (kind, reason, block, seq_id, lblock, aux, fill) in enumerate(zip(*columns, strict=True)):
-            if self.step and kind != Kind.SCHED:
-                self._settle()
-            if row in gaps:
+        for at, row in rows_of(self.trace.events):
+            if at in gaps:
                 self.lose()
-            method = by_kind.get(kind)
-            if method is not None and block < self.end:
-                method(row, kind, reason, block, seq_id, lblock, aux, fill)
-        self._settle()
+            method = by_kind.get(row.kind)
+            if method is not None and row.block < device.blocks:
+                method(at, row)
+        self._settle(self.order.rest())
         return self.reads
 
     def _table(self, seq_id: int) -> Table:
@@ -106,201 +114,187 @@ class _Replay:
     def _place(self, lblock: int) -> slice:
         return slice(lblock * self.size, (lblock + 1) * self.size)
 
-    def _begin(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        self.issued.pop(seq_id, None)
-        if kind == Kind.FORK:  # it has what its parent has, until events say otherwise
-            self.parent[seq_id] = aux
-            self.tables[seq_id] = self.tables[aux].copy() if aux in self.tables else Table()
+    def _begin(self, at: int, row: Row) -> None:
+        self.order.end(row.seq_id)
+        if row.kind == Kind.FORK:  # it has what its parent has, until events say otherwise
+            self.parent[row.seq_id] = row.aux
+            self.tables[row.seq_id] = self.tables[row.aux].copy() if row.aux in self.tables else Table()
         else:
-            self.tables[seq_id] = Table()
+            self.tables[row.seq_id] = Table()
 
-    def _end(self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int) -> None:
-        """What no step has taken of its writes, of those behind the cut of a rollback, is never written."""
-        rows, events = self.issued.get(seq_id, []), self.trace.events
-        if kind == Kind.TRUNCATE:
-            starts = [int(events["lblock"][w]) * self.size + unpack_range(int(events["aux"][w]))[0] for w in rows]
-            rows = [w for w, start in zip(rows, starts, strict=True) if start >= aux]
-        self._drop(seq_id, rows)
+    def _end(self, at: int, row: Row) -> None:
+        self.order.end(row.seq_id)
 
-    def _drop(self, seq_id: int, rows: list[int]) -> None:
-        """No step will take these writes of the sequence."""
-        self.landing.drop(rows)
-        self.issued[seq_id] = [w for w in self.issued.get(seq_id, []) if w not in rows]
+    def _cut(self, at: int, row: Row) -> None:
+        self.order.cut(row.seq_id, row.aux)
+        table = self._table(row.seq_id)
+        table.issued_to = min(table.issued_to, row.aux)
 
-    def _enter(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        if block < 0 or lblock < 0:
+    def _enter(self, at: int, row: Row) -> None:
+        block = row.block
+        if block < 0 or row.lblock < 0:
             return
-        table = self._table(seq_id)
-        place = self._place(lblock)
+        table, place = self._table(row.seq_id), self._place(row.lblock)
+        if row.kind == Kind.SHARE:
+            table.named()
         table.reserve(place.stop)
         table.slots[place] = np.arange(block * self.size, (block + 1) * self.size)
-        table.entries[lblock] = block, int(self.trace.events["gen"][row])
-        if reason in _KEPT:
+        table.entries[row.lblock] = block, row.gen
+        if row.reason in _KEPT:
             return
-        if kind == Kind.ALLOC:
+        if row.kind == Kind.ALLOC:
             table.counts_on[place] = NEVER
             self.early.pop(block, None)
-        elif kind == Kind.SHARE:
-            parent = self.tables.get(self.parent.get(seq_id, -1))
+        elif row.kind == Kind.SHARE:
+            parent = self.tables.get(self.parent.get(row.seq_id, -1))
             known = parent is not None and len(parent.counts_on) >= place.stop
-            table.counts_on[place] = parent.counts_on[place] if known and parent else self.landing.block(block)
+            given = min(parent.issued_to, place.stop) if parent is not None else 0
+            table.issued_to = max(table.issued_to, given)
+            table.counts_on[place] = parent.counts_on[place] if known and parent else self.device.will_hold(block)
         else:
-            found, words = self.published.get(block, (self.landing.block(block), None))
-            own = self.words[Kind.HIT].get(row_seq(self.trace, row))
+            found, words = self.published.get(block) or (self.device.will_hold(block), None)
+            own = self.words[Kind.HIT].get(row_seq(self.trace, at))
             foreign = words and own and words != own
             table.counts_on[place] = OTHER_PREFIX if foreign else found
             if block in self.early and not foreign:
                 self.early[block].hits.append((table, place))
 
-    def _release(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        table, place = self.tables.get(seq_id), self._place(lblock)
-        known = table is not None and lblock >= 0 and place.stop <= len(table.slots)
-        if known and table is not None and table.slots[place.start] == block * self.size:
+    def _release(self, at: int, row: Row) -> None:
+        table, place = self.tables.get(row.seq_id), self._place(row.lblock)
+        known = table is not None and row.lblock >= 0 and place.stop <= len(table.slots)
+        if known and table is not None and table.slots[place.start] == row.block * self.size:
             table.slots[place] = GIVEN_BACK
-            table.entries.pop(lblock, None)
-        if seq_id in self.issued and reason not in _KEPT:
-            self._drop(seq_id, [w for w in self.issued[seq_id] if self.trace.events["block"][w] == block])
+            table.entries.pop(row.lblock, None)
+            table.issued_to = min(table.issued_to, place.start) if row.reason != Reason.WINDOW else table.issued_to
+        if row.reason not in _KEPT:
+            self.order.give_back(row.seq_id, row.block, row.lblock)
+        if row.ref_after == 0:
+            self.order.give_up((row.block, row.gen))
 
-    def _write(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        lo, hi = unpack_range(aux)
-        if not (0 <= lo < hi <= self.size + lo and lblock >= 0):
+    def _write(self, at: int, row: Row) -> None:
+        lo, hi = unpack_range(row.aux)
+        if not (0 <= lo < hi <= self.size + lo and row.lblock >= 0):
             return
-        table, place = self._table(seq_id), self._place(lblock)
+        table, place = self._table(row.seq_id), self._place(row.lblock)
         table.reserve(place.stop)
         own = table.slots[place][lo:hi]
-        if block < 0:  # no memory of the pool
+        if row.block < 0:  # no memory of the pool
             own[own == -1] = NOWHERE
             return
-        at = block * self.size + lo
-        self.landing.write(row, at, hi - lo)
-        self.issued.setdefault(seq_id, []).append(row)
+        self.order.write(row.seq_id, Issued(at, row.block, row.lblock, lo, hi))
         if hi > self.size:
             return
-        if own[0] in (-1, at):  # else it went elsewhere than its table says
-            own[:] = np.arange(at, at + hi - lo)
-            table.counts_on[place][lo:hi] = row
-        if block in self.early:
-            self._catch_up(row, block, seq_id, lblock, lo, hi)
+        first = row.block * self.size + lo
+        # Else it went elsewhere than its table says, or over what the sequence has there.
+        if own[0] in (-1, first) and place.start + lo >= table.issued_to:
+            own[:] = np.arange(first, first + hi - lo)
+            table.counts_on[place][lo:hi] = at
+            table.issued_to = place.start + hi
+        if row.block in self.early:
+            self._catch_up(at, row, lo, hi)
 
-    def _catch_up(self, row: int, block: int, seq_id: int, lblock: int, lo: int, hi: int) -> None:
+    def _catch_up(self, at: int, row: Row, lo: int, hi: int) -> None:
         """The publisher writes what it had published: that is what those count on who have hit it."""
-        early = self.early[block]
-        if (early.seq_id, early.lblock) != (seq_id, lblock):
+        early = self.early[row.block]
+        if (early.seq_id, early.lblock) != (row.seq_id, row.lblock):
             return
-        content = self.published[block][0]
+        content = self.published[row.block][0]
         tables = [
-            table.counts_on[place] for table, place in early.hits if table.slots[place.start] == block * self.size
+            table.counts_on[place] for table, place in early.hits if table.slots[place.start] == row.block * self.size
         ]
         for counted in (content, *tables):
             slots = counted[lo:hi]
-            slots[slots == NEVER] = row
+            slots[slots == NEVER] = at
 
-    def _copy(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        detail = self.words[Kind.COW].get(row_seq(self.trace, row)) or ()
-        source, slots = (detail[0], detail[3]) if len(detail) > 3 else (aux, fill)
-        if block >= 0 and 0 <= source < self.end:
-            self.landing.copy(source, block, slots)
+    def _copy(self, at: int, row: Row) -> None:
+        self.device.copy(at, row)
+        if row.reason != Reason.RESIZED:  # what it does not take along is to be written anew
+            table = self._table(row.seq_id)
+            table.issued_to = min(table.issued_to, row.lblock * self.size + max(row.fill, 0))
 
-    def _copied(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        self.landing.copied(block, fill)
-
-    def _publish(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        if block < 0:
+    def _publish(self, at: int, row: Row) -> None:
+        if row.block < 0:
             return
-        table, place = self.tables.get(seq_id), self._place(lblock)
-        own = table is not None and lblock >= 0 and place.stop <= len(table.counts_on)
-        content = table.counts_on[place] if own and table else self.landing.block(block)
-        self.published[block] = (content.copy(), self.words[Kind.PUBLISH].get(row_seq(self.trace, row)))
-        self.early.pop(block, None)
+        table, place = self.tables.get(row.seq_id), self._place(row.lblock)
+        own = table is not None and row.lblock >= 0 and place.stop <= len(table.counts_on)
+        content = table.counts_on[place] if own and table else self.device.will_hold(row.block)
+        self.published[row.block] = (content.copy(), self.words[Kind.PUBLISH].get(row_seq(self.trace, at)))
+        self.early.pop(row.block, None)
         if (content == NEVER).any():
-            self.early[block] = Early(seq_id, lblock)
+            self.early[row.block] = Early(row.seq_id, row.lblock)
 
-    def _swap_out(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        table, place = self.tables.get(seq_id), self._place(lblock)
-        if block >= 0 and table is not None and lblock >= 0 and place.stop <= len(table.counts_on):
-            _, lease = (self.words[Kind.SWAP_OUT].get(row_seq(self.trace, row)) or (0, 0))[:2]
-            if lease >= 0 or aux not in self.landing.host:  # lease -1: that slot of the host has these bytes already
-                self.landing.host[aux] = self.landing.block(block).copy()
-            self.parked[seq_id, lblock] = table.counts_on[place].copy()
+    def _swap_out(self, at: int, row: Row) -> None:
+        table, place = self.tables.get(row.seq_id), self._place(row.lblock)
+        if row.block >= 0 and table is not None and row.lblock >= 0 and place.stop <= len(table.counts_on):
+            self.parked[row.seq_id, row.lblock] = table.counts_on[place].copy()
+            self.device.swapped(at, row)
 
-    def _swap_in(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        back = self.landing.host.get(aux)
-        if block < 0 or lblock < 0 or back is None:
-            return
-        self.landing.block(block)[:] = back
-        table, place = self._table(seq_id), self._place(lblock)
-        table.reserve(place.stop)
-        table.counts_on[place] = self.parked.get((seq_id, lblock), back)
+    def _swap_in(self, at: int, row: Row) -> None:
+        if row.block >= 0 and row.lblock >= 0:
+            table, place = self._table(row.seq_id), self._place(row.lblock)
+            table.reserve(place.stop)
+            table.counts_on[place] = self.parked.get((row.seq_id, row.lblock), UNKNOWN)
+            self.device.swapped(at, row)
 
-    def _sched(
-        self, row: int, kind: int, reason: int, block: int, seq_id: int, lblock: int, aux: int, fill: int
-    ) -> None:
-        lo, hi = unpack_range(aux)
-        table = self.tables.get(seq_id)
+    def _step_begin(self, at: int, row: Row) -> None:
+        self._settle(self.order.begin(row.step))
+
+    def _step_end(self, at: int, row: Row) -> None:
+        self._settle(self.order.ended(row.step))
+
+    def _sched(self, at: int, row: Row) -> None:
+        lo, hi = unpack_range(row.aux)
+        table = self.tables.get(row.seq_id)
         if table is None:
             return
-        first = self.attended.start(lblock, lo)
-        self.reads.steps[seq_id] = self.reads.steps.get(seq_id, 0) + 1
+        first, seq = self.attended.start(row.lblock, lo), row_seq(self.trace, at)
+        self.reads.steps[row.seq_id] = self.reads.steps.get(row.seq_id, 0) + 1
         slots, counts_on = table.slots[first:hi].copy(), table.counts_on[first:hi].copy()
-        read = StepRead(row, seq_id, first, lo, slots, counts_on, self.issued.pop(seq_id, []))
-        told = self.words[Kind.SCHED].get(row_seq(self.trace, row))
-        read.odd = self.rows.odd(seq_id, row_seq(self.trace, row), told[0], table.entries) if told else None
-        self.step.append(read)
+        read = StepRead(at, row.seq_id, first, lo, slots, counts_on, self.order.take(row.seq_id))
+        told = self.words[Kind.SCHED].get(seq)
+        read.odd = self.rows.odd(row.seq_id, seq, told[0], table.entries) if told else None
+        self.order.note(row.step, read)
 
-    def _settle(self) -> None:
-        """The rows of a step are known: its writes land, then who read what is foreign, or what these wrote."""
-        left, self.step = self.step, []
-        writes = [row for read in left for row in read.writes]
-        if any(read.odd is not None for read in left) or self.landing.overlap(writes):
-            self._land_again(left)
-        for read in left:
-            self.landing.keep(read.writes)
-            self._compare(read)
-        while left:
-            hurt = [r for r in left if r.told is not None or r.wrong.any() or self.tainted[r.found].any()]
-            for read in hurt:
-                self._damage(read)
-            for read in hurt:
-                self.tainted[read.writes] = True
-            left = [r for r in left if r not in hurt] if hurt else []
+    def _settle(self, steps: Iterable[OpenStep[StepRead]]) -> None:
+        """Steps end: their copies run, their writes land, then who read what is foreign, or what these wrote."""
+        for step in steps:
+            self.device.run_copies(step)
+            for read in step.reads:
+                self._land(read)
+            for write in step.strays:
+                self.device.put(write, write.block)
+            for read in step.reads:
+                self.compare(read)
+            left = step.reads
+            while left:
+                hurt = [r for r in left if r.told is not None or r.wrong.any() or self.tainted[r.found].any()]
+                for read in hurt:
+                    self._damage(read)
+                for read in hurt:
+                    self.tainted[[write.row for write in read.writes]] = True
+                left = [r for r in left if r not in hurt] if hurt else []
 
-    def _land_again(self, reads: list[StepRead]) -> None:
-        """All writes land in the order of the rows; through a worker's own row where there is one, as its reads go."""
-        events = self.trace.events
-        for read in reads:
-            lblock, block = read.odd if read.odd is not None else (-1, -1)
-            for row in read.writes:
-                other = events["lblock"][row] == lblock
-                to = block if other else int(events["block"][row])
-                self.landing.move(row, to * self.size + unpack_range(int(events["aux"][row]))[0])
+    def _land(self, read: StepRead) -> None:
+        """The writes of a sequence land; through the worker's own row where there is one, as its reads go."""
+        lblock, block = read.odd if read.odd is not None else (-1, -1)
+        for write in read.writes:
+            self.device.put(write, block if write.lblock == lblock else write.block)
+        if read.odd is not None:
             positions = np.arange(read.lo, read.lo + len(read.slots))
             through = positions // self.size == lblock
             read.slots[through] = block * self.size + positions[through] % self.size
 
-    def _compare(self, read: StepRead) -> None:
+    def compare(self, read: StepRead) -> None:
         """What lies in the slots of a read against what the sequence counts on there."""
         slots, step = read.slots, int(self.trace.events["step"][read.row])
-        read.found = found = self.landing.slots[slots]
+        read.found = found = self.device.slots[slots]
         if len(slots) and (slots.min() < 0 or found.min() < 0 or (found != read.counts_on).any()):
-            gone = (slots == NOWHERE) | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
+            lacking = (slots == -1) & (read.counts_on >= 0)
+            gone = (
+                lacking
+                | (slots == NOWHERE)
+                | ((slots == GIVEN_BACK) & (np.arange(len(slots)) < read.table_from - read.lo))
+            )
             held = slots >= 0
             found[~held] = NEVER
             self.reads.slots += int(held.sum())
@@ -316,7 +310,7 @@ class _Replay:
         """What a step really read, where it was looked at beside the tensors; None: what the table has."""
         event = self.trace.events[row]
         block, position, fill = int(event["block"]), int(event["aux"]), int(event["fill"])
-        if block >= self.end:
+        if block >= self.device.blocks:
             return None
         told = self.trace.detail(row_seq(self.trace, row)) or ()
         found = first_write(self.trace, told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
@@ -357,4 +351,4 @@ def reads_of(trace: TraceLike, result: CheckResult | None = None, *, alike: bool
         alike: tell, too, of reads of what another sequence wrote where a checker beside the tensors has found that it
             was the right prefix all the same. No text can differ by these.
     """
-    return _Replay(frozen(trace), WorkerRows(result), alike=alike).play()
+    return Reader(frozen(trace), WorkerRows(result), alike=alike).play()

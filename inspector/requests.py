@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.errors import UsageError
-from kvscope.inspector.source import Names, TraceLike
+from kvscope.inspector.source import Names, TraceLike, joined
 from kvscope.traces.schema import Kind
 
 
@@ -13,9 +13,10 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
     """The sequences of a request, or of one sample.
 
     Raises:
-        UsageError: there is none; lists the known ones.
+        UsageError: there is none, or there are several; says which there are.
     """
     known: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}  # how a request is called by its number
     samples: dict[str, list[str]] = {}  # whole request -> how its samples can be called
     sequences = [s for s in np.unique(trace.events["seq_id"]).tolist() if s >= 0]
     for seq_id in sequences:
@@ -23,15 +24,20 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
         for key in {name, f"s{seq_id}", whole}:
             known.setdefault(key, []).append(seq_id)
         if number is not None:
-            known.setdefault(str(number), []).append(seq_id)
+            numbers.setdefault(str(number), []).append(seq_id)
             known.setdefault(f"r{number}", []).append(seq_id)
         samples.setdefault(whole, []).append(f"{whole}/0" if name == whole else name)
     for seq_id in sequences:
         if names.request(seq_id) is not None and names(seq_id) == names.whole(seq_id):
             known.setdefault(f"{names(seq_id)}/0", [seq_id])  # the first sample, as its texts are called
     wanted = str(request)
-    if wanted in known:
-        return sorted(set(known[wanted]))
+    if isinstance(request, int) and wanted in numbers:
+        return sorted(set(numbers[wanted]))
+    found = sorted({*known.get(wanted, ()), *numbers.get(wanted, ())})
+    if len({names.request(seq_id) for seq_id in found}) > 1:
+        raise UsageError(_which(names, wanted, found, numbers.keys() - known.keys()))
+    if found:
+        return found
     searched = {names.whole(seq_id) for seq_id in sequences if names.beams(seq_id)}
 
     def told(whole: str, each: list[str]) -> str:
@@ -41,6 +47,15 @@ def find_request(trace: TraceLike, names: Names, request: str | int) -> list[int
     listed = [told(whole, each) for whole, each in samples.items()]
     more = f", and {len(listed) - 20} more" if len(listed) > 20 else ""
     raise UsageError(f"no request is called {wanted!r}; this trace has {', '.join(listed[:20]) or 'none'}{more}")
+
+
+def _which(names: Names, wanted: str, found: list[int], plain: set[str]) -> str:
+    """How to say which of several requests is meant: by its number where that is no name, else by its sequences."""
+    ways = []
+    for number in dict.fromkeys(names.request(seq_id) for seq_id in found):
+        its = [f"s{seq_id}" for seq_id in found if names.request(seq_id) == number]
+        ways.append(f"{number} ({', '.join(its)})" if str(number) in plain else joined(its))
+    return f"{wanted!r} is what {len(ways)} requests of this trace are called: say which, {' or '.join(ways)}"
 
 
 def prompt_lengths(trace: TraceLike, names: Names) -> dict[int, int]:

@@ -47,18 +47,21 @@ def check(
     Example: kvscope check run.kvtrace
     """
     from kvscope.errors import UsageError
-    from kvscope.inspector.junit_file import ready_for_junit
+    from kvscope.inspector.junit_file import errors_in_junit, ready_for_junit
     from kvscope.inspector.suppress import parse
     from kvscope.traces import find_traces
 
     rules = parse(suppress or ())
-    found, failed = readable(find_traces(traces))
+    subject = " ".join(map(str, traces))
+    with errors_in_junit(junit, "check", subject):
+        found, failed = readable(find_traces(traces))
     given = len(found) + len(failed)
     if junit is not None and given > 1:
         raise UsageError(f"--junit writes one trace's result, got {given} traces: check them one by one")
     ready_for_junit(junit)
     listed = None if show_suppressed else _ACCEPTED
-    told = [_check_one(path, as_json, most, rules, heading=given > 1, listed=listed) for path in found]
+    with errors_in_junit(junit, "check", subject):
+        told = [_check_one(path, as_json, most, rules, heading=given > 1, listed=listed) for path in found]
     if as_json:
         several = {"schema": "kvsan-several/1", "traces": [one.record for one in told],
                    "unreadable": [" ".join(str(error).split()) for error in failed]}  # fmt: skip

@@ -49,16 +49,17 @@ def fuzz(
     except ModuleNotFoundError:
         raise MissingDependency("fuzzing needs hypothesis: pip install 'kvscope[fuzz]'") from None
     from kvscope.inspector.fuzz.sandbox import run
-    from kvscope.inspector.junit_file import ready_for_junit
+    from kvscope.inspector.junit_file import errors_in_junit, ready_for_junit
 
     ready_for_junit(junit)
     if not no_database:
-        _ready_for_programs(database)
+        with errors_in_junit(junit, "fuzz", target):
+            _ready_for_programs(database)
     job = Job(
         target, seed, seconds, threads, shrink_seconds=max(5.0, seconds / 4), hang_seconds=hang,
         database=None if no_database else str(database), allow_output=allow_output, replay=replay,
     )  # fmt: skip
-    with _progress(target, seconds) as progress:
+    with errors_in_junit(junit, "fuzz", target), _progress(target, seconds) as progress:
         report = run(job, progress)
     for note in report.notes:
         sys.stderr.write(f"kvscope: note: {note}\n")

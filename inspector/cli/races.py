@@ -56,10 +56,11 @@ def races(
     if example == "smollm2":
         _story(out, replay, as_json, overwrite=overwrite)
         return
-    from kvscope.inspector.junit_file import ready_for_junit
+    from kvscope.inspector.junit_file import errors_in_junit, ready_for_junit
 
     ready_for_junit(junit)
-    with _progress(target or str(example), seconds) as progress:
+    about = target or f"example {example}"
+    with errors_in_junit(junit, "races", about), _progress(target or str(example), seconds) as progress:
         result = _explore(
             target, example, level, progress, scheduler=scheduler, seconds=seconds, schedules=schedules,
             preemptions=preemptions, depth=depth, threads=threads, seed=seed, replay=replay,
@@ -71,7 +72,7 @@ def races(
     if junit is not None:
         from kvscope.inspector.races.junit import write_junit
 
-        write_junit(junit, target or f"example {example}", result)
+        write_junit(junit, about, result)
     raise typer.Exit(1 if result.found else 0)
 
 

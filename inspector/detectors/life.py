@@ -183,15 +183,34 @@ class Init(Detector):
 
 
 class Slot(Detector):
-    """Blocks and slots exist."""
+    """Blocks and slots exist, and a position is written once: a sequence goes on where it has come to."""
 
     name, codes = "SLOT", ("KV019",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._names = Names(ledger.trace.facts)
 
     def on_write(self, row: Row, block: Block) -> None:
         lo, hi = unpack_range(row.aux)
         if not 0 <= lo < hi <= self.ledger.block_size:
             self.ledger.find("KV019", row, f"a write of slots [{lo}:{hi}] of {life(block.id, row.gen)}: a block has "
                              f"slots 0..{self.ledger.block_size - 1}", block, slot_lo=lo, slot_hi=hi)  # fmt: skip
+            return
+        sequence, first = self.ledger.sequences.get(row.seq_id), row.lblock * self.ledger.block_size + lo
+        if sequence is None or not sequence.known or first >= sequence.issued_to or self.ledger.dead(row, block):
+            return
+        if (
+            block.known
+            and not block.published
+            and not block.leases
+            and block.entries.keys() == {(row.seq_id, row.lblock)}
+        ):
+            self.ledger.find(
+                "KV019", row, f"{self._names(row.seq_id)} writes slots [{lo}:{hi}] of {life(block.id, row.gen)}, its "
+                f"position {first}, over what it has there: it goes on at {sequence.issued_to}",
+                block, slot_lo=lo, slot_hi=hi,
+            )  # fmt: skip
 
     def outside(self, row: Row) -> None:
         """An event of a block that the pool does not have."""

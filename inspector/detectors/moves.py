@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvscope.inspector.detectors.records import Block, Row
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import Kind, Reason
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.replay import Ledger
@@ -31,6 +31,9 @@ class Copies(dict[tuple[int, int], tuple[int, int, int, int]]):
         """The target counts as written from now on."""
         ledger, copy = self._ledger, self.of(row)
         _, _, lo, hi = copy
+        if row.reason != Reason.RESIZED:  # what it does not take along is to be written anew
+            sequence = ledger.sequence(row.seq_id)
+            sequence.issued_to = min(sequence.issued_to, row.lblock * ledger.block_size + max(hi, 0))
         if 0 <= lo < hi <= ledger.block_size:
             block.written |= (1 << hi) - (1 << lo)
             ledger.ever_written[block.id] |= (1 << hi) - (1 << lo)
@@ -59,13 +62,24 @@ class HostSlots:
         self.known = True
         self.arriving: list[Arrival] = []
         self._ledger = ledger
-        self._parked: dict[int, set[int]] = {}  # sequence -> slots
+        self._parked: dict[int, dict[int, int]] = {}  # sequence -> logical block -> slot
+        self._coming: dict[int, dict[int, int]] = {}  # the same of those that have left the host tier last
         self._moving: dict[int, set[int]] = {}  # lease -> slots
 
     @property
     def used(self) -> int:
         """Slots that somebody holds."""
-        return len(set().union(*self._parked.values(), *self._moving.values()))
+        parked = (slots.values() for slots in self._parked.values())
+        return len(set().union(*parked, *self._moving.values()))
+
+    def slot_of(self, seq_id: int, lblock: int) -> int | None:
+        """Where a block of a sequence that comes back was put; -1: nowhere. None where nothing of it was."""
+        return self._coming[seq_id].get(lblock, -1) if seq_id in self._coming else None
+
+    def holds(self, slot: int) -> tuple[int, int] | None:
+        """(sequence, logical block) of what lies in a slot; None where nobody knows."""
+        every = ((seq_id, slots) for parked in (self._parked, self._coming) for seq_id, slots in parked.items())
+        return next(((seq_id, at) for seq_id, slots in every for at, held in slots.items() if held == slot), None)
 
     def lease_of(self, row: Row) -> int:
         """The lease of a SWAP_OUT or SWAP_IN event; -1 where nothing moves, the slot has the bytes already."""
@@ -74,7 +88,7 @@ class HostSlots:
 
     def swap_out(self, row: Row, block: Block) -> None:
         """A block of a sequence goes to a slot."""
-        self._parked.setdefault(row.seq_id, set()).add(row.aux)
+        self._parked.setdefault(row.seq_id, {})[row.lblock] = row.aux
         lease = self.lease_of(row)
         if lease >= 0:
             self._moving.setdefault(lease, set()).add(row.aux)
@@ -92,7 +106,9 @@ class HostSlots:
 
     def left(self, seq_id: int) -> None:
         """The sequence is back on the device, or has ended."""
-        self._parked.pop(seq_id, None)
+        self._coming.pop(seq_id, None)
+        if seq_id in self._parked:
+            self._coming[seq_id] = self._parked.pop(seq_id)
 
     def unleased(self, lease: int) -> None:
         """The transfer under this lease has run."""
@@ -102,4 +118,4 @@ class HostSlots:
     def lose(self) -> None:
         """Events were lost."""
         self.known = False
-        self.arriving, self._parked, self._moving = [], {}, {}
+        self.arriving, self._parked, self._coming, self._moving = [], {}, {}, {}

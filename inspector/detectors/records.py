@@ -99,6 +99,9 @@ class Sequence:
     sched_seq: int = -1  # its last SCHED event
     sched_step: int = -1  # ordinal of that step
     checked_to: int = 0  # positions below are known to be written
+    parent: int = -1  # whose fork it is
+    replaced: tuple[int, int, int] = (-1, -1, -1)  # its last entry that another took the place of: block, life, place
+    issued_to: int = 0  # positions below are written by itself, or will be by a step
     slid: int = 0  # leading logical blocks that it gave back behind its attention window
     suspect: bool = False  # a block of its table may be dead
 

@@ -132,11 +132,11 @@ class Ledger:
             Kind.WRITE: self._write, Kind.COMMIT: self._commit, Kind.PUBLISH: self._publish,
             Kind.UNPUBLISH: self._unpublish, Kind.EVICT: self._unpublish, Kind.COW: self.copies.decided,
             Kind.COPY_DONE: self.copies.done, Kind.LEASE: self._lease, Kind.UNLEASE: self._unlease,
-            Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit, Kind.FINISH: self._ended,
-            Kind.ABORT: self._ended, Kind.PREEMPT: self._ended, Kind.STEP_BEGIN: self._step_begin,
-            Kind.SCHED: self._sched, Kind.STEP_END: self._step_end, Kind.GROW: self._resized,
-            Kind.SHRINK: self._resized, Kind.SWAP_OUT: self.host.swap_out, Kind.SWAP_IN: self.host.swap_in,
-            Kind.GAP: self._gap,
+            Kind.TRUNCATE: self._truncate, Kind.ADMIT: self._admit, Kind.RESUME: self._admit, Kind.FORK: self._admit,
+            Kind.FINISH: self._ended, Kind.ABORT: self._ended, Kind.PREEMPT: self._ended,
+            Kind.STEP_BEGIN: self._step_begin, Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
+            Kind.GROW: self._resized, Kind.SHRINK: self._resized, Kind.SWAP_OUT: self.host.swap_out,
+            Kind.SWAP_IN: self.host.swap_in, Kind.GAP: self._gap,
         }  # fmt: skip
 
     def lose(self) -> None:
@@ -191,6 +191,11 @@ class Ledger:
             block.published = True
         block.ref, block.ref_other = row.ref_after, -1
         block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
+        if row.kind == Kind.SHARE and row.reason != Reason.RESIZED:
+            sequence = self.sequence(row.seq_id)
+            parent = self.sequences.get(sequence.parent)
+            given = min(parent.issued_to, (row.lblock + 1) * self.block_size) if parent is not None else 0
+            sequence.issued_to = max(sequence.issued_to, given)
         if block.place == QUARANTINED:
             block.place = UNPLACED
         self._enter(row, block)
@@ -204,6 +209,7 @@ class Ledger:
         sequence = self.sequence(row.seq_id)
         if sequence.slid < 0:
             sequence.slid = row.lblock
+        sequence.replaced = (*sequence.table.get(row.lblock, (-1, -1)), row.lblock)
         self._drop(sequence, row.lblock)
         life = (block.id, row.gen if row.gen >= 0 else block.gen)
         sequence.table[row.lblock] = life
@@ -230,6 +236,8 @@ class Ledger:
             self._drop(sequence, row.lblock)
             if row.reason == Reason.WINDOW:
                 sequence.slid = max(sequence.slid, row.lblock + 1)
+            else:
+                sequence.issued_to = min(sequence.issued_to, row.lblock * self.block_size)
         if since is None and block.known:
             block.ref_other = row.ref_after  # refused by a sound pool, carried out by a faulty one
             return
@@ -272,6 +280,8 @@ class Ledger:
         bits = (1 << hi) - (1 << lo)
         self.ever_written[block.id] |= bits
         if row.seq_id >= 0:
+            sequence = self.sequence(row.seq_id)
+            sequence.issued_to = max(sequence.issued_to, row.lblock * self.block_size + hi)
             write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id)
             self.issued.setdefault(row.seq_id, []).append(write)
         if row.gen >= 0 and row.gen < block.gen:
@@ -279,6 +289,10 @@ class Ledger:
         block.written |= bits
         block.unbound_write = self.seq
         block.story["last_write"] = self.seq
+
+    def _truncate(self, row: Row, block: Block) -> None:
+        sequence = self.sequence(row.seq_id)
+        sequence.issued_to = min(sequence.issued_to, max(row.aux, 0))
 
     def _commit(self, row: Row, block: Block) -> None:
         block.unbound_write = -1
@@ -316,6 +330,7 @@ class Ledger:
         sequence.known = True
         sequence.began = self.seq
         sequence.checked_to = 0
+        sequence.parent, sequence.issued_to = row.aux if row.kind == Kind.FORK else -1, 0
         sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says
 
     def _clear(self, sequence: Sequence) -> None:
@@ -332,6 +347,7 @@ class Ledger:
     def _ended(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.ended, sequence.ended_kind = self.seq, row.kind
+        sequence.issued_to = 0
         if row.kind != Kind.PREEMPT:
             self.host.left(row.seq_id)
         self.ending.add(row.seq_id)

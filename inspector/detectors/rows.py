@@ -7,7 +7,7 @@ from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixe
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.source import Names, joined, life
 from kvscope.inspector.units import counted
-from kvscope.traces.schema import Kind, to_signed
+from kvscope.traces.schema import Kind, to_signed, unpack_range
 
 _MOST_TRIED = 200_000  # entries times lives that are tried to find the one that differs
 _SHOWN = 12  # entries of a table that are listed
@@ -22,6 +22,7 @@ class Table(Detector):
         super().__init__(ledger)
         self._names = Names(ledger.trace.facts)
         self._wrong: set[int] = set()
+        self._lacking: set[int] = set()
         self._left: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}  # a preemption, and the table it ended
 
     def handlers(self) -> dict[Kind, Handler]:
@@ -36,8 +37,30 @@ class Table(Detector):
     def on_sched(self, row: Row, block: Block) -> None:
         detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
         sequence = self.ledger.sequences.get(row.seq_id)
-        if detail is None or len(detail) < 2 or sequence is None or not sequence.known:
+        if sequence is None or not sequence.known:
             return
+        if detail is not None and len(detail) > 1:
+            self._compare(row, sequence, detail)
+        self._lacks(row, sequence)
+
+    def _lacks(self, row: Row, sequence: Sequence) -> None:
+        """What a step reads lies in blocks that its table has."""
+        lo, hi = unpack_range(row.aux)
+        size, table = self.ledger.block_size, sequence.table
+        if not table or not 0 <= lo < hi or row.seq_id in self._wrong | self._lacking:
+            return
+        end = min(-(-hi // size), lo // size + len(table) + 1)
+        lacking = next((lblock for lblock in range(lo // size, end) if lblock not in table), -1)
+        if lacking < 0:
+            return
+        self._lacking.add(row.seq_id)
+        self.ledger.find(
+            "KV018", row, f"the step of {self._names(row.seq_id)} reads positions {lo} to {hi - 1}, but its table has "
+            f"no block {lacking}",
+        )  # fmt: skip
+
+    def _compare(self, row: Row, sequence: Sequence, detail: tuple[int, ...]) -> None:
+        """The worker's row, by its digest and length."""
         digest, length = detail[0], detail[1]
         have = max(sequence.slid, 0) + len(sequence.table)
         if length != have and sequence.table:  # a swapped sequence comes back without the entries that had slid away

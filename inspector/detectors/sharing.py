@@ -74,6 +74,16 @@ class Index(Detector):
             self.ledger.find("KV011", row, f"{life(block.id, block.gen)} is handed out while the prefix index still "
                              "leads to it", block, gen=block.gen)  # fmt: skip
 
+    def on_free(self, row: Row, block: Block) -> None:
+        if block.known and block.published and not block.held and not 0 <= row.gen < block.gen:
+            verb = "goes into quarantine" if row.kind == Kind.QUARANTINE else "is put on the free list"
+            why = (
+                f"{life(block.id, block.gen)} {verb} while the prefix index still leads to it: nobody withdrew it first"
+            )
+            self.ledger.find("KV011", row, why, block, gen=block.gen)
+
+    on_quarantine = on_free
+
     def on_publish(self, row: Row, block: Block) -> None:
         if self.ledger.dead(row, block):
             self.ledger.find("KV011", row, f"{life(block.id, row.gen)} is published after its life was over", block)

@@ -156,7 +156,7 @@ FAULTS: dict[str, Fault] = {
                "the key does not say which weights a block was computed with", "KV023"),
         _fault("hit-one-too-far", "D7", "KV009", "prefixes:HitOneTooFar",
                "a hit is taken for one token more than the cache holds"),
-        _fault("swap-slots-mixed-up", "D7", "KV023", "prefixes:SwapSlotsMixedUp",
+        _fault("swap-slots-mixed-up", "D7", "KV010", "prefixes:SwapSlotsMixedUp",
                "a sequence that comes back is filled from another one's host slots", "KV023"),
         _fault("stale-table", "E1", "KV018", "tables:StaleTable",
                "after a preemption the worker goes on with the row that it had"),

@@ -107,7 +107,9 @@ class DeviceTruth:
     def fork(self, parent: int, child: int) -> None:
         """The child has what its parent has, and its parent's tokens are its own."""
         self._reached[child] = self._reached.get(parent, 0)
-        self._born[child] = dict(self.harm[parent].tokens if parent in self.harm else self._born.get(parent, {}))
+        self._born[child] = dict(self.harm[parent].tokens if parent in self.harm else {})
+        if self._born[child]:
+            self.harm[child] = Harm(child, [], self._born[child], parent)
 
     def cut(self, seq_id: int, length: int) -> None:
         """The sequence is rolled back to its first `length` tokens; what it says from there on it says anew."""
@@ -116,6 +118,8 @@ class DeviceTruth:
         for tokens in (self._born.get(seq_id, {}), self.harm[seq_id].tokens if seq_id in self.harm else {}):
             for token in [token for token in tokens if token > last]:
                 del tokens[token]
+        if seq_id in self.harm and not (self.harm[seq_id].steps or self.harm[seq_id].tokens):
+            del self.harm[seq_id]
 
     def step(self, number: int, rows: Sequence[Row]) -> None:
         """One step: the KV of all rows lands, then each attends to its own, and a token comes out of it."""

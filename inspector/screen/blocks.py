@@ -126,12 +126,12 @@ class BlockPass:
         published = self.published_before == 1
         allowed = np.ones(len(self.rows), dtype=np.bool_)
         for kinds, rule in (
-            (_ALLOC, place == FREE),
+            (_ALLOC, unheld & (place == FREE) & ~published),
             (_KEEPS, ~unheld),
-            (_HIT, published),
-            (_LEASE, published | ~unheld),
-            (_LEAVES, unheld & (place == HELD)),
-            (_SETTLE, place == QUARANTINED),
+            (_HIT, published & (place == HELD)),
+            (_LEASE, (published | ~unheld) & (place == HELD)),
+            (_LEAVES, unheld & (place == HELD) & ~published),
+            (_SETTLE, unheld & (place == QUARANTINED)),
             (_EVICT, unheld),
         ):
             allowed &= ~kinds.take(self.kind) | rule

@@ -68,8 +68,8 @@ class EntryPass:
     source, two: the newer one counts.
     """
 
-    def __init__(self, chunk: Chunk, held: Entries) -> None:
-        self.chunk, self.held = chunk, held
+    def __init__(self, chunk: Chunk, held: Entries, parents: dict[int, int] | None = None) -> None:
+        self.chunk, self.held, self.parents = chunk, held, {} if parents is None else parents
         self.rows = chunk.rows(*_ENTRY)
         self.current = np.zeros(chunk.length, dtype=np.bool_)  # RELEASE rows of the block that the place holds
         self.since = np.empty(chunk.length, dtype=np.int64)  # per RELEASE row: when the entry was taken; else anything
@@ -81,7 +81,9 @@ class EntryPass:
         mine = np.empty((len(rows), 4), dtype=np.int64)
         mine[:, 0] = picked["seq_id"].astype(np.int64) << 32 | picked["lblock"]
         mine[:, 1], mine[:, 2], mine[:, 3] = picked["block"], picked["gen"], rows + chunk.first
-        held, self.held = self.held.parted(np.concatenate([mine[:, 0], self.held.twice()]))
+        self.inherited = self._inherited()
+        theirs = np.asarray([place for _, place in self.inherited], dtype=np.int64)
+        held, self.held = self.held.parted(np.concatenate([mine[:, 0], self.held.twice(), theirs]))
         every = np.concatenate([held, mine])
         order = np.argsort(every[:, 0], kind="stable")
         sign = np.ones(len(every), dtype=np.int64)
@@ -121,11 +123,60 @@ class EntryPass:
         bad = np.where(took, ~sound_take, ~same)
         if bad.any():
             suspects["entry"] = self.local[bad & own]
+        if self.inherited:
+            self._forked(np.where(after > 0, newest, -1), suspects)
+        if chunk.present[Kind.COW]:
+            self._copied(np.flatnonzero(replaces & took & (before == 1)), previous, suspects)
         self._written_behind(np.flatnonzero(after == 2), suspects)
         given = np.flatnonzero(~took)
         self.current[self.local[given]] = before[given] == 1
         self.since[self.local[given]] = np.where(found[given], number[target[given]], -1)
         return self._left(after, newest, previous)
+
+    def _inherited(self) -> list[tuple[int, int]]:
+        """(row, place in the parent's table) of each SHARE of a fork; notes who is whose fork."""
+        chunk, out = self.chunk, list[tuple[int, int]]()
+        rows = chunk.rows(Kind.FORK, Kind.ADMIT, Kind.RESUME, Kind.SHARE)
+        columns = (rows, chunk.kind[rows], chunk.seq_id[rows], chunk.lblock[rows], chunk.aux[rows],
+                   chunk.at("reason", rows))  # fmt: skip
+        for row, kind, seq_id, lblock, aux, reason in zip(*(c.tolist() for c in columns), strict=True):
+            if kind == Kind.FORK:
+                self.parents[seq_id] = aux
+            elif kind != Kind.SHARE:
+                self.parents.pop(seq_id, None)
+            elif reason != _RESIZED and seq_id in self.parents:
+                out.append((row, self.parents[seq_id] << 32 | lblock))
+        return out
+
+    def _forked(self, stands: IntArray, suspects: dict[str, IntArray]) -> None:
+        """What a fork has of its parent, it has at the parent's place.
+
+        Args:
+            stands: after each row, where what its place holds was taken; -1 where that is empty.
+        """
+        every, first, bad = self.every, self.chunk.first, []
+        for row, place in self.inherited:
+            lo, hi = every[:, 0].searchsorted((place, place + 1)).tolist()
+            at = lo + int(every[lo:hi, 3].searchsorted(row + first)) - 1
+            own = every[np.flatnonzero(self.local == row)[0]]
+            if at < lo or stands[at] < 0 or (every[stands[at], 1:3] != own[1:3]).any():
+                bad.append(row)
+        if bad:
+            suspects["inherits"] = np.asarray(bad, dtype=np.int64)
+
+    def _copied(self, takes: IntArray, previous: IntArray, suspects: dict[str, IntArray]) -> None:
+        """A copy is of the block in whose place it comes."""
+        chunk, sources = self.chunk, np.full((self.chunk.length, 2), -1, dtype=np.int64)
+        rows, detail = chunk.detail(Kind.COW)
+        told = detail.at >= 0
+        begun = self.local[takes] + 2
+        inside = begun < chunk.length
+        takes, begun = takes[inside], begun[inside]
+        sources[begun] = self.every[previous[takes], 1:3]
+        rows, values = rows[told], detail.values[detail.at[told], :2]
+        wrong = rows[(sources[rows, 0] >= 0) & (sources[rows] != values).any(axis=1)]
+        if len(wrong):
+            suspects["copy source"] = np.union1d(wrong, suspects.get("copy source", wrong))
 
     def _written_behind(self, doubled: IntArray, suspects: dict[str, IntArray]) -> None:
         """While a place holds two blocks nothing is written for it into the older one."""

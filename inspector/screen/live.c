@@ -16,7 +16,7 @@ What is left to Python: which slots of the host tier are held, once there is a s
 
 #include "rules.h"
 
-#define EDITION 3 /* as in live.py */
+#define EDITION 4 /* as in live.py */
 
 /* -- a look -------------------------------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ from kvscope.traces.row_layout import ROW_DTYPE
 from kvscope.traces.row_ring import gil_enabled
 from kvscope.traces.schema import Kind
 
-_compiled = compiled.load("inspector._screen", edition=3)
+_compiled = compiled.load("inspector._screen", edition=4)
 _MOST_BLOCKS = 1 << 21
 _MOST_WATERMARK = 1e6
 

@@ -110,6 +110,7 @@ forget_sequence(const Live *self, Sequence *sequence)
     for (int64_t i = 0; i < sequence->room; i++) {
         sequence->table[i].newest.block = sequence->table[i].older.block = -1;
     }
+    sequence->parent = 0, sequence->issued_to = 0;
     sequence->entries = sequence->reach = sequence->slid = sequence->doubled = 0, sequence->digest = 0;
     sequence->sched_seq = sequence->sched_step = -1;
     sequence->over = sequence->fresh = 0;

@@ -262,7 +262,7 @@ goes(const Event *event, const Was *was)
         break;
     case K_FREE:
     case K_QUARANTINE:
-        MUST(unheld && held, "transition");
+        MUST(unheld && held && !was->published, "transition");
         break;
     case K_SETTLE:
         MUST(unheld && was->place == QUARANTINED, "transition");
@@ -392,6 +392,28 @@ leads(const Entry *entry, const Event *event)
     return entry->block == event->block && entry->gen == event->gen;
 }
 
+/* Whose fork a sequence is; NULL for nobody's, or where that is not known. */
+static const Sequence *
+parent_of(const Live *self, const Sequence *sequence)
+{
+    if (sequence->parent < 1 || sequence->parent > self->known) {
+        return NULL;
+    }
+    const Sequence *parent = &self->sequences[sequence->parent - 1];
+    return parent->stretch != self->stretch || parent->unknown ? NULL : parent;
+}
+
+/* What a fork has of its parent, it has at the parent's place. */
+static int
+inherits(const Live *self, const Event *event, const Sequence *sequence)
+{
+    if (event->kind != K_SHARE || event->reason == RESIZED) {
+        return 1;
+    }
+    const Sequence *parent = parent_of(self, sequence);
+    return parent == NULL || (event->lblock < parent->room && leads(&parent->table[event->lblock].newest, event));
+}
+
 /* A place in a table is taken and given back alternately, as the same life of the same block. What is given back is
 `given`; its block stays -1 where that was not taken in this stretch. */
 static const char *
@@ -403,6 +425,7 @@ entries(
     if (place == NULL) {
         return no_memory;
     }
+    MUST(inherits(self, event, sequence), "inherits");
     if (event->kind != K_RELEASE) {
         if (place->newest.block >= 0) {
             int replaces = copies || (event->kind == K_SHARE && event->reason == RESIZED);
@@ -430,32 +453,48 @@ entries(
 
 /* Positions are written in order and never claimed twice; a step reads what is written. */
 static const char *
-positions(const Event *event, Sequence *sequence, const Was *was, int64_t size, int copies, int current)
+positions(
+    const Event *event, Sequence *sequence, const Sequence *parent, const Was *was, int64_t size, int copies, int current,
+    int lost)
 {
     int64_t base = (int64_t)event->lblock * size, before = sequence->reach, reach = 0;
     int64_t written = was->block == NULL ? 0 : was->block->unknown ? size : was->block->written, lo = low_of(event->aux), hi = event->aux >> 32;
     int is = traits[event->kind].is;
+    if (is & (BEGINS | ENDS)) {
+        sequence->issued_to = 0;
+    }
     MUST(event->lblock >= 0 || !(is & OF_BLOCK), "positions"); /* what is of both is in a place of a table */
     if (sequence->unknown) {
         return NULL;
     }
     switch (event->kind) {
     case K_WRITE:
-        MUST(base + lo <= before, "written in order");
+        /* Slots of unknown blocks count as written. */
+        MUST(lost ? base + lo <= before && base + lo >= sequence->issued_to : base + lo == before, "written in order");
         reach = base + hi;
+        sequence->issued_to = reach;
         break;
     case K_SHARE:
     case K_HIT:
         reach = base + written;
+        if (event->kind == K_SHARE && event->reason != RESIZED && parent != NULL) {
+            int64_t given = base + size < parent->issued_to ? base + size : parent->issued_to;
+            sequence->issued_to = given > sequence->issued_to ? given : sequence->issued_to;
+        }
+        MUST(!sequence->fresh || sequence->slid < 0 || sequence->slid == event->lblock, "joined in order");
         MUST((before >= base || sequence->fresh) && (written == size || before <= reach), "joined in order");
         break;
     case K_TRUNCATE:
         MUST(event->aux >= 0 && event->aux <= before, "truncate");
         reach = event->aux;
+        sequence->issued_to = reach < sequence->issued_to ? reach : sequence->issued_to;
         break;
     case K_COW:
         MUST(before >= base, "copied in order");
         reach = base + was->slots;
+        if (event->reason != RESIZED && reach < sequence->issued_to) {
+            sequence->issued_to = reach;
+        }
         break;
     case K_SWAP_IN:
         MUST(before >= base, "copied in order");
@@ -469,6 +508,9 @@ positions(const Event *event, Sequence *sequence, const Was *was, int64_t size, 
         break;
     case K_RELEASE:
         MUST(!current || before <= base || event->reason == WINDOW, "still needed");
+        if (current && event->reason != WINDOW && base < sequence->issued_to) {
+            sequence->issued_to = base;
+        }
         break;
     }
     MUST(reach < MOST_POSITIONS, "positions");
@@ -492,6 +534,8 @@ tables(Live *self, const Event *event, Sequence *sequence, const Told *told, int
         MUST(sequence->entries == 0, "begins empty");
         sequence->over = 0;
         sequence->slid = 0;
+        int forked = event->kind == K_FORK && 0 <= event->aux && event->aux < self->known;
+        sequence->parent = forked ? (int32_t)event->aux + 1 : 0;
         if (event->kind == K_FORK && lost(self)) {
             sequence->slid = -1; /* the first entry that it is given says */
         }
@@ -580,6 +624,17 @@ copies_of(Live *self, Py_ssize_t i, const Event *event, const Told *told, Block 
     return NULL;
 }
 
+/* A copy is of the block in whose place it comes. */
+static int
+replaces(const Event *event, const Sequence *sequence, const Told *told)
+{
+    if (told == NULL || event->lblock < 0 || event->lblock >= sequence->room) {
+        return 1;
+    }
+    const Entry *older = &sequence->table[event->lblock].older; /* it may stand there from before events were lost */
+    return older->block < 0 || (older->block == told->values[0] && older->gen == told->values[1]);
+}
+
 static const char *
 of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits *kind, const Told *told)
 {
@@ -624,8 +679,10 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
             int alone = block->references - block->leases == 1 && block->keys == key && !block->published;
             MUST(block->unknown || alone, "writer");
             MUST(block->unknown || event->kind != K_WRITE || block->leases == 0 || was.lo >= block->leased, "lease");
+            MUST(event->kind != K_COW || replaces(event, sequence, told), "copy source");
         }
-        if ((broken = positions(event, sequence, &was, self->block_size, copies, current)) != NULL ||
+        if ((broken = positions(event, sequence, parent_of(self, sequence), &was, self->block_size, copies, current,
+                                lost(self))) != NULL ||
             (broken = tables(self, event, sequence, told, current, !(kind->is & GIVES) || given.block >= 0)) != NULL) {
             return broken;
         }

@@ -156,6 +156,7 @@ class Screen:
         self.num_blocks, self.block_size, self._ordered = num_blocks, block_size, ordered
         self.blocks, self.sequences = BlockStates(0), SequenceStates(64)
         self.entries, self.transfers = Entries.none(), Transfers()
+        self._parents: dict[int, int] = {}  # of forks
         self.suspects: dict[str, int] = {}
         self._begun = self._ended = 0  # steps
         self._counts = np.asarray([num_blocks, 0, 0, 0, 0, 0])  # blocks by state
@@ -267,7 +268,7 @@ class Screen:
     def _entries(
         self, chunk: Chunk, blocks: BlockPass, begun: IntArray, ended: IntArray, found: dict[str, IntArray]
     ) -> None:
-        entries = EntryPass(chunk, self.entries)
+        entries = EntryPass(chunk, self.entries, self._parents)
         self.entries = entries.check(found)
         self.transfers.check(chunk, found, Steps(begun, ended, self.sequences.sched_step))
         sequences = SequencePass(chunk, self.sequences, entries, self.block_size, found)

@@ -70,6 +70,8 @@ class SequencePass:
         self.left_over = np.zeros(len(self.rows), dtype=np.int64)
         # Per chunk row, of a RELEASE: 1 + the step that used the entry.
         self.used = np.zeros(chunk.length, dtype=np.int64)
+        # Per row: leading logical blocks that its sequence has given back behind its attention window.
+        self.slid: IntArray | np.int64 = self._slid() if self._slides() else np.int64(0)
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
         return np.asarray(self.kind == NUMBERS[kind])
@@ -114,11 +116,12 @@ class SequencePass:
         before = runs.before(reach, states.reach)
         runs.keep(reach, states.reach)
 
-        self.must("written in order", ~write | (base + lo <= before))
+        self.must("written in order", ~write | (base + lo == before))
         fresh = np.zeros(len(kind), dtype=np.bool_)  # the row follows the one that began its sequence
         fresh[1:] = _BEGINS[kind[:-1]] & ~runs.first[1:]
         full = joined == base + size
-        self.must("joined in order", ~joins | (((before >= base) | fresh) & (full | (before <= joined))))
+        begins = np.where(fresh, base == self.slid * size, before >= base)
+        self.must("joined in order", ~joins | (begins & (full | (before <= joined))))
         self.must("truncate", ~truncate | ((aux >= 0) & (aux <= before)))
         self.must("read before written", ~sched | ((lo >= 0) & (lo <= hi) & (hi <= before)))
         self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base >= before))
@@ -143,7 +146,7 @@ class SequencePass:
         where = self.chunk.detail_at(Kind.SCHED, self.rows[at])
         at, where = at[where >= 0], where[where >= 0]
         told = self.chunk.detail(Kind.SCHED)[1].values[where]
-        lengths = entries + self._slid() if self._slides() else entries
+        lengths = entries + self.slid
         self._suspect("table", self.rows[at[(digest[at].view(np.int64) != told[:, 0]) | (lengths[at] != told[:, 1])]])
         runs.keep(digest, states.digest)
         self._ends(sign, entries)

@@ -113,6 +113,8 @@ typedef struct {
     int64_t room, entries, reach, slid, sched_seq, sched_step, tokens;
     int64_t doubled; /* places with two blocks in them */
     uint64_t digest;
+    int64_t issued_to; /* positions below it has issued, or has of a fork's parent; asked where events were lost */
+    int32_t parent; /* 1 + whose fork it is; 0: nobody's */
     int32_t stretch; /* this and what is `unknown` and `met`: see lost.h */
     uint8_t over, fresh, holding, submitted, unknown, met;
 } Sequence;

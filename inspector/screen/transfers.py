@@ -45,7 +45,8 @@ class Transfers:
         self.held: dict[tuple[int, int], int] = {}
         self._swaps = False  # there ever was one
         self._used: Counter[int] = Counter()  # holders of each host slot
-        self._parked: dict[int, set[int]] = {}  # sequence -> slots
+        self._parked: dict[int, dict[int, int]] = {}  # sequence -> logical block -> slot
+        self._coming: dict[int, dict[int, int]] = {}  # the same of those that have left the host tier last
         self._moving: dict[int, set[int]] = {}  # lease -> slots
         self._arriving: list[tuple[int, int]] = []  # (sequence, lease) of blocks that are being filled from a slot
 
@@ -60,8 +61,8 @@ class Transfers:
         told = self._told(chunk) if self._swaps else {}
         bad = []
         columns = (rows, chunk.kind[rows], chunk.aux[rows], chunk.block[rows], chunk.at("gen", rows),
-                   chunk.seq_id[rows])  # fmt: skip
-        for row, kind, aux, block, gen, seq_id in zip(*(c.tolist() for c in columns), strict=True):
+                   chunk.seq_id[rows], chunk.lblock[rows])  # fmt: skip
+        for row, kind, aux, block, gen, seq_id, lblock in zip(*(c.tolist() for c in columns), strict=True):
             if kind == _LEASE:
                 sound = (aux, block) not in self.held
                 self.held[aux, block] = gen
@@ -71,14 +72,15 @@ class Transfers:
             elif kind in (_OUT, _IN):
                 lease = told.get(row, -1)
                 sound = lease < 0 or (lease, block) in self.held
-                self._moves(kind, seq_id, aux, lease)
+                sound &= kind == _OUT or seq_id not in self._coming or self._coming[seq_id].get(lblock) == aux
+                self._moves(kind, seq_id, lblock, aux, lease)
             elif kind == _WITNESS:
                 sound = told.get(row, -1) < 0 or told[row] == len(self._used)
             elif kind == _STEP_END:
                 sound = not self._arriving or not self._read_early(chunk, row, steps)
             else:
                 sound = True
-                self._drop(self._parked.pop(seq_id, ()))
+                self._leaves(seq_id)
             if not sound:
                 bad.append(row)
         if bad:
@@ -103,13 +105,22 @@ class Transfers:
             out.update(zip(rows[whole].tolist(), detail.values[detail.at[whole], column].tolist(), strict=True))
         return out
 
-    def _moves(self, kind: int, seq_id: int, slot: int, lease: int) -> None:
+    def _moves(self, kind: int, seq_id: int, lblock: int, slot: int, lease: int) -> None:
         if kind == _OUT:
-            self._hold(self._parked.setdefault(seq_id, set()), slot)
+            parked = self._parked.setdefault(seq_id, {})
+            self._used[slot] += slot not in parked.values()
+            parked[lblock] = slot
         else:
             self._arriving.append((seq_id, lease))
         if kind == _IN or lease >= 0:
             self._hold(self._moving.setdefault(lease, set()), slot)
+
+    def _leaves(self, seq_id: int) -> None:
+        """The sequence is back on the device, or has ended."""
+        self._coming.pop(seq_id, None)
+        if seq_id in self._parked:
+            self._coming[seq_id] = self._parked.pop(seq_id)
+            self._drop(set(self._coming[seq_id].values()))
 
     def _landed(self, lease: int) -> None:
         slots = self._moving.pop(lease, None)
@@ -122,7 +133,7 @@ class Transfers:
             holder.add(slot)
             self._used[slot] += 1
 
-    def _drop(self, slots: set[int] | tuple[()]) -> None:
+    def _drop(self, slots: set[int]) -> None:
         for slot in slots:
             self._used[slot] -= 1
             if not self._used[slot]:

@@ -23,6 +23,7 @@ from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.faults.stage import Stage, perform
 from kvscope.inspector.faults.truth import DeviceTruth, FirstWrong, Harm, Row
 from kvscope.inspector.findings import CheckResult, check
+from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.reads import reads_of
 from kvscope.traces import Kind, MemoryRecorder
 
@@ -148,7 +149,8 @@ def check_read(name: str, one: Acted, told: Explanation, wrong: FirstWrong) -> N
         written.add(int(one.trace.events["block"][int(np.flatnonzero(one.trace.seqs == read.found.seq)[0])]))
     assert cause.block in written, where
     assert cause.step <= wrong.step, where
-    if cause.code in WRITES and wrong.found is not None and cause.gen == read.gen:
+    kind = one.trace.events["kind"][int(np.flatnonzero(one.trace.seqs == cause.seq)[0])]
+    if cause.code in WRITES and kind == Kind.WRITE and wrong.found is not None and cause.gen == read.gen:
         assert (cause.seq_id, cause.step) == (wrong.found.seq_id, wrong.found.step), where
     assert told.should, where
 
@@ -225,6 +227,19 @@ def test_tokens_that_are_rolled_back_are_not_counted() -> None:
     assert truth.harm[2].tokens == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
+def test_a_fork_has_the_tokens_that_its_parent_was_damaged_by() -> None:
+    """Token 0 came out of a step that read a stranger's write; what is forked off behind it has it, with no step of
+    its own as well, and until it is rolled back."""
+    trace = HandTrace(num_blocks=8, block_size=2).request(0, "story", [1, 2], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).write(0, 1, 2, seq_id=9)
+    trace.begin((1, 0, 2, [(0, 1)])).end().event(Kind.FORK, seq_id=2, aux=1).share(0, seq_id=2)
+    told = explain(trace, "story/1")
+    assert (told.verdict, told.first_token, told.through) == ("damaged", 0, "story")
+    assert told.cause is not None
+    assert {victim.name: victim.tokens for victim in told.victims} == {"story": 1, "story/1": 1}
+    assert explain(trace.event(Kind.TRUNCATE, seq_id=2, aux=1), "story/1").verdict == "clean"
+
+
 def test_steps_that_are_never_run_write_nothing() -> None:
     """A prompt that is aborted before its step leaves its block as it was, whoever has published it."""
     one = next(one for one in acted("publish-before-commit", tells=False) if one.truth.harm)
@@ -250,7 +265,7 @@ def test_improvised_runs_are_told_as_the_device_ran_them() -> None:
             for seq_id, each in damage.items()
         }  # fmt: skip
         assert {seq_id: steps for seq_id, steps in told.items() if steps} == {
-            seq_id: [(step, lo) for step, lo, _ in harm.steps] for seq_id, harm in truth.harm.items()
+            seq_id: [(step, lo) for step, lo, _ in harm.steps] for seq_id, harm in truth.harm.items() if harm.steps
         }, where
         for seq_id, wrong in truth.first.items():
             first = damage[seq_id].first

@@ -143,7 +143,7 @@ LIVES: list[Case] = [
     ("a read of what is not written", "KV009@2[0:1]", lambda: reads(HandTrace().alloc(0, seq_id=1), 1, 1)),
     ("a read of one slot too many", "KV009@6[3:4]", lambda: reads(one(), 1, 4)),
     ("a read of what is written", "", lambda: reads(one(), 1, 3)),
-    ("a read beyond the table", "?", lambda: reads(one().write(0, 3, 4, seq_id=1), 1, 5)),
+    ("a read beyond the table", "KV018@7", lambda: reads(one().write(0, 3, 4, seq_id=1), 1, 5)),
 ]  # fmt: skip
 
 

@@ -68,7 +68,8 @@ def test_blocks_are_made_when_they_are_asked_for() -> None:
 def test_nothing_has_happened_to_a_sequence_yet() -> None:
     assert asdict(Sequence(9)) == {
         "id": 9, "known": True, "table": {}, "digest": 0, "began": -1, "ended": -1, "ended_kind": -1, "sched_seq": -1,
-        "sched_step": -1, "checked_to": 0, "slid": 0, "suspect": False,
+        "sched_step": -1, "checked_to": 0, "parent": -1, "replaced": (-1, -1, -1), "issued_to": 0, "slid": 0,
+        "suspect": False,
     }  # fmt: skip
     assert [Sequence(9, began=began, ended=ended).over for began, ended in ((-1, -1), (-1, 0), (3, 2), (3, 4))] == [
         False, True, False, True,
@@ -165,7 +166,7 @@ def test_slots_of_the_host_tier_are_held_by_sequences_and_transfers(fill: int, b
     used = []
     for made.seq, (kind, slot) in enumerate(((Kind.SWAP_OUT, 10), (Kind.SWAP_OUT, 11), (Kind.SWAP_IN, 12))):
         act = host.swap_in if kind == Kind.SWAP_IN else host.swap_out
-        act(row(kind=kind, aux=slot, seq_id=4, fill=fill, gen=2), block)
+        act(row(kind=kind, aux=slot, seq_id=4, lblock=slot, fill=fill, gen=2), block)
         used.append(host.used)
     assert used == [1, 2, 3]
     assert (block.written, made.ever_written[1]) == (bits, bits)

@@ -72,7 +72,8 @@ def test_a_write_to_a_published_block() -> None:
 
 
 def test_a_write_after_withdrawal_is_clean() -> None:
-    assert codes(published().event(Kind.UNPUBLISH, block=0, gen=1).write(0, 3, 4, seq_id=1)) == []
+    cut = published().event(Kind.TRUNCATE, seq_id=1, aux=3).event(Kind.UNPUBLISH, block=0, gen=1)
+    assert codes(cut.write(0, 3, 4, seq_id=1)) == []
 
 
 # -- PUB ---------------------------------------------------------------------------------------------------------------

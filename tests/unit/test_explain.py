@@ -107,6 +107,27 @@ def test_lockstep_writers_of_equal_bytes_are_still_told() -> None:
     assert set(reads_of(missing_copy()).damage) == {1, 3}
 
 
+def alike_named() -> HandTrace:
+    """Two requests are called haiku, the third like the number of the second."""
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1, 2]).request(1, "haiku", [3])
+    trace.request(2, "1", [4])
+    for seq_id in (1, 2, 3, 4):
+        trace.event(Kind.ADMIT, seq_id=seq_id).alloc(seq_id, seq_id=seq_id).write(seq_id, 0, 1, seq_id=seq_id)
+        trace.begin((seq_id, 0, 1, [(seq_id, 1)])).end()
+    return trace
+
+
+def test_requests_of_one_name_are_told_apart() -> None:
+    trace = alike_named()
+    said = r"'haiku' is what 2 requests of this trace are called: say which, 0 \(s1, s2\) or s3"
+    with pytest.raises(UsageError, match=said):
+        explain(trace, "haiku")
+    with pytest.raises(UsageError, match=r"'1' is what 2 requests of this trace are called: say which, s3 or 2 \(s4\)"):
+        explain(trace, "1")
+    assert [explain(trace, which).steps for which in ("0", "r1", "s3", 1, 2)] == [2, 1, 1, 1, 1]
+    assert explain(trace, "haiku/1").steps == 1
+
+
 def test_one_token() -> None:
     trace = missing_copy()
     assert explain(trace, "haiku", 0).verdict == "not-affected"

@@ -99,15 +99,15 @@ def test_what_befell_an_earlier_life_is_no_cause() -> None:
 
 
 def test_a_token_that_is_damaged_is_told_of_by_itself() -> None:
-    """Token 2 read what was foreign already; token 3, in another block, only what tainted steps wrote."""
+    """Token 2 read what was foreign already; token 3 attends only to what tainted steps wrote."""
     trace = HandTrace(num_blocks=8, block_size=2).request(0, "story", [1], prompt_tokens=2).request(1, "news", [2])
+    trace.facts.append({"type": "model", "name": "tiny", "window": 3})
     trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
     trace.write(0, 1, 2, seq_id=9)
     trace.alloc(1, seq_id=1, lblock=1)
     for slot in (0, 1):
         trace.write(1, slot, slot + 1, seq_id=1, lblock=1)
         trace.begin((1, 2 + slot, 3 + slot, [(0, 1), (1, 1)])).end()
-    trace.write(0, 1, 2, seq_id=1)  # its own again
     trace.alloc(2, seq_id=1, lblock=2).write(2, 0, 1, seq_id=1, lblock=2)
     trace.begin((1, 4, 5, [(0, 1), (1, 1), (2, 1)])).end()
     for token, words in (

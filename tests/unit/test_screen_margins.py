@@ -162,7 +162,7 @@ POSITIONS: list[Case] = [
     ("written from 0 on", "", lambda: written(1)),
     ("written from 1 on", "slots@2, written in order@2",
      lambda: admitted().alloc(0, seq_id=1).write(0, 1, 2, seq_id=1)),
-    ("written again", "", lambda: written(3).write(0, 2, 4, seq_id=1)),
+    ("written again", "written in order@3", lambda: written(3).write(0, 2, 4, seq_id=1)),
     ("the next block written too early", "written in order@4",
      lambda: written(3).alloc(1, seq_id=1, lblock=1).write(1, 0, 1, seq_id=1, lblock=1)),
     ("the next block written in time", "",
@@ -179,8 +179,8 @@ POSITIONS: list[Case] = [
      lambda: reads(written(3).event(Kind.TRUNCATE, seq_id=1, aux=2), 0, 3)),
     ("a block where one was written", "entry@3, new block@3", lambda: written(1).alloc(1, seq_id=1)),
     ("a block where the last one ends", "", lambda: written(4).alloc(1, seq_id=1, lblock=1)),
-    ("a block as far as can be told", "", lambda: hit(cached(512, 2**31 - 2), 0, 2**31 - 2)),
-    ("and a write behind it", "",
+    ("a block as far as can be told", "joined in order@11", lambda: hit(cached(512, 2**31 - 2), 0, 2**31 - 2)),
+    ("and a write behind it", "joined in order@11",
      lambda: hit(cached(512, 2**31 - 2), 0, 2**31 - 2).alloc(1, seq_id=2, lblock=2**31 - 1)
      .write(1, 0, 1, seq_id=2, lblock=2**31 - 1)),
     ("reads with and without a word of its table", "", lambda: reads(computed(3), 0, 3)),
@@ -190,7 +190,8 @@ POSITIONS: list[Case] = [
       for fill in (-1, 0, 5)),
     *((f"a table of {length} behind a window", "" if length == 2 else "table@8", lambda length=length: slid(length))
       for length in (1, 2, 3)),
-    ("a block farther than that", "positions@11", lambda: hit(cached(512, 2**31 - 1), 0, 2**31 - 1)),
+    ("a block farther than that", "joined in order@11, positions@11",
+     lambda: hit(cached(512, 2**31 - 1), 0, 2**31 - 1)),
     ("a block in front of all", "new block@1, positions@1", lambda: admitted().alloc(0, seq_id=1, lblock=-1)),
     ("gives back what is not written", "",
      lambda: written().alloc(1, seq_id=1, lblock=1).release(1, seq_id=1, lblock=1).free(1)),
@@ -257,7 +258,8 @@ BLOCKS: list[Case] = [
     ("a write by one of two", "writer@5", lambda: forked().write(0, 3, 4, seq_id=1)),
     ("a write by a stranger", "writer@3, written in order@3", lambda: written(3).write(0, 3, 4, seq_id=2, lblock=0)),
     ("a write elsewhere", "writer@3, written in order@3", lambda: written(3).write(0, 3, 4, seq_id=1, lblock=1)),
-    ("a write of what is published", "writer@8", lambda: publish(computed(), 0).write(0, 3, 4, seq_id=1)),
+    ("a write of what is published", "writer@8, written in order@8",
+     lambda: publish(computed(), 0).write(0, 3, 4, seq_id=1)),
     ("published when full", "", lambda: publish(computed(), 0)),
     ("published with one slot missing", "published full@7", lambda: publish(computed(3), 0)),
     ("shared by the holder of nothing", "transition@1", lambda: admitted().share(0, seq_id=1)),
@@ -271,7 +273,7 @@ BLOCKS: list[Case] = [
     ("leased by nobody's leave", "transition@0", lambda: HandTrace().lease(0, 1, 0, 4)),
     ("leased from the cache", "", lambda: cached().lease(0, 1, 0, 4).unlease(0, 1)),
     ("written behind what is leased", "", lambda: written(2).lease(0, 1, 0, 2).write(0, 2, 3, seq_id=1).unlease(0, 1)),
-    ("written into what is leased", "lease@4",
+    ("written into what is leased", "lease@4, written in order@4",
      lambda: written(3).lease(0, 1, 0, 3).write(0, 2, 3, seq_id=1).unlease(0, 1)),
     ("written where a lease has ended", "",
      lambda: written(2).lease(0, 1, 0, 3).unlease(0, 1).write(0, 2, 3, seq_id=1)),
@@ -314,9 +316,9 @@ COPIES: list[Case] = [
     ("a copy that another lets go", "copy done@10, transfers@11",
      lambda: copied().lease(1, 2, 0, 0).event(Kind.COPY_DONE, block=1, gen=1, fill=3).unlease(1, 1).unlease(0, 1)),
     ("a copy that a lower block lets go", "copy done@10",
-     lambda: HandTrace().alloc(0, seq_id=3).alloc(1, seq_id=1).write(1, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2)
-     .share(1, seq_id=2).copy_on_write(1, 2, 3, seq_id=2).lease(0, 9, 0, 0).event(Kind.COPY_DONE, block=2, gen=1)
-     .unlease(0, 9).unlease(1, 1)),
+     lambda: HandTrace().alloc(0, seq_id=3).alloc(1, seq_id=1).write(1, 0, 3, seq_id=1)
+     .event(Kind.FORK, seq_id=2, aux=1).share(1, seq_id=2).copy_on_write(1, 2, 3, seq_id=2).lease(0, 9, 0, 0)
+     .event(Kind.COPY_DONE, block=2, gen=1).unlease(0, 9).unlease(1, 1)),
     ("a copy into an earlier life", "copy done@16",
      lambda: copied().copy_done(0, 1).event(Kind.ABORT, seq_id=2).release(1, seq_id=2).free(1).alloc(1, seq_id=3)
      .lease(0, 1, 0, 3).copy_done(0, 1)),

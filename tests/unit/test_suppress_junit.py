@@ -79,6 +79,24 @@ def test_junit_fails_by_code_and_skips_what_is_accepted(tmp_path: Path) -> None:
     assert len(cases["KV001"]) == 0
 
 
+@pytest.mark.parametrize("kind", ["missing", "empty folder", "no trace"])
+def test_junit_of_a_trace_that_cannot_be_read_is_an_error(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, told = tmp_path / "x.kvtrace", tmp_path / "out" / "j.xml"
+    if kind == "empty folder":
+        trace.mkdir()
+    elif kind == "no trace":
+        trace.write_bytes(b"no trace")
+    assert cli.run(["check", str(trace), "--junit", str(told)]) == 2
+    said = capsys.readouterr().err
+    suite = ElementTree.parse(told).getroot()
+    assert (suite.tag, suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("testsuite", "1", "1", "0")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.get("message", "?") in " ".join(said.split())
+
+
 def test_junit_of_a_check_that_looked_at_nothing_is_an_error(tmp_path: Path) -> None:
     trace = MemoryRecorder(num_blocks=4, block_size=2)
     write_junit(tmp_path / "r.xml", check(trace), trace, name="empty.kvtrace")
