@@ -160,13 +160,13 @@ function drawCell(ctx, meta, paint, x, y, i) {
   }
   if (paint.hatched.has(letter)) hatch(ctx, x, y, side);
   ctx.restore();
-  const solid = held && part > 0.55;
+  const solid = held && part > 0.55 && hex.length === 7; // on a pale colour the page shows through
   ctx.fillStyle = solid ? inkOn(hex) : ink;
   ctx.globalAlpha = held ? 1 : 0.45;
   ctx.font = `600 ${Math.round(side * (showId ? 0.38 : 0.52))}px ${paint.font}`;
   ctx.fillText(String.fromCharCode(letter), x + side / 2, y + side * (showId ? 0.58 : 0.54));
   if (showId) {
-    ctx.fillStyle = held && part > 0.88 ? inkOn(hex) : ink;
+    ctx.fillStyle = solid && part > 0.88 ? inkOn(hex) : ink;
     ctx.globalAlpha = 0.72;
     ctx.textAlign = "left";
     ctx.font = `${Math.round(0.63 * rem() * ratio)}px ${paint.font}`;
