@@ -455,7 +455,7 @@ def test_rows_are_sorted_by_key_and_then_by_row(keys: list[int], rows: list[int]
 def test_details_of_some_kinds_are_kept_in_the_order_of_their_events() -> None:
     trace = hits(cached(3), 0, 1, 2).lease(0, 3, 0, 4).unlease(0, 3)
     trace.event(Kind.WITNESS, details=tuple(range(9))).lease(1, 4, 1, 3)
-    kinds = (Kind.HIT, Kind.LEASE, Kind.PUBLISH, Kind.SCHED, Kind.WITNESS, Kind.COW)
+    kinds = (Kind.HIT, Kind.PUBLISH, Kind.LEASE, Kind.SCHED, Kind.WITNESS, Kind.COW)
     seqs, starts, lengths, values = kept_of(frozen(trace), kinds)
     told = [(seq, trace.detail(seq)) for seq in range(len(trace.events))]
     assert [(seq, tuple(values[start : start + length].tolist()))
