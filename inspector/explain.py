@@ -82,7 +82,7 @@ class TokenStep:
 @dataclass(frozen=True)
 class Explanation:
     """Why a request's text is what it is. `verdict`: clean, damaged, not-affected (of the token asked for), or
-    unknown: the trace has no step that could have read anything."""
+    unknown: the trace has no step that could have read anything, or some went through tables that nobody knows."""
 
     request: str
     samples: list[str]
@@ -103,7 +103,8 @@ class Explanation:
     touching: list[Finding] = field(default_factory=list)  # of these, on blocks that it held
     why_it_may_differ: list[str] = field(default_factory=list)
     made: list[TokenStep] = field(default_factory=list)  # the steps that made the token asked for, one per sample
-    other_tables: list[Finding] = field(default_factory=list)  # steps through tables that no event tells of
+    other_tables: list[Finding] = field(default_factory=list)  # that steps went through tables that nobody knows
+    other_steps: list[int] = field(default_factory=list)  # these steps
     beams: int = 0  # of the search that these sequences belong to; 0: they are samples
     lost: bool = False
     same_prefix: bool = False  # provenance compared these steps and found the right prefix in every slot
@@ -243,20 +244,22 @@ class _Context:
 
     def clean(self) -> Explanation:
         blocks = self._blocks()
+        other = sorted({row for seq_id in self.seq_ids for row in self.reads.other_rows.get(seq_id, ())})
         touching = [f for f in self.result.findings if (f.block, f.gen) in blocks]
         return Explanation(
             request=self.request,
             samples=[self.names(s) for s in self.seq_ids],
-            verdict="clean" if self.reads.steps else "unknown",
+            verdict="clean" if self.reads.steps and not other else "unknown",
             token=self.token,
             steps=sum(self.reads.steps.get(s, 0) for s in self.seq_ids),
             read=None,
             victims=self.victims(),
             elsewhere=list(self.result.findings),
             touching=touching,
-            other_tables=[
-                f for f in self.result.findings if f.code == "KV018" and f.seq_id in self.seq_ids and f.block < 0
-            ],
+            other_tables=[f for f in self.result.findings if f.code == "KV018" and f.seq_id in self.seq_ids]
+            if other
+            else [],
+            other_steps=list(dict.fromkeys(self.trace.events["step"][other].tolist())),
             why_it_may_differ=self.reasons(),
             made=self.made(),
             beams=self.names.beams(self.seq_ids[0]),

@@ -11,8 +11,10 @@ from kvscope.inspector.findings import one_line
 from kvscope.inspector.report import report, story_json
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
 from kvscope.inspector.story import tell
+from kvscope.inspector.units import counted
 
 _VICTIMS = 12
+_STEPS = 12  # that are listed
 _SAME = (
     "The same prefix was written: provenance compared every slot of these steps and found none wrong, so that no text\n"
     "need differ; a trace holds no bytes, and what is told here is that another sequence wrote them."
@@ -74,6 +76,7 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "findings_elsewhere": [finding.to_json() for finding in told.elsewhere],
         "findings_on_its_blocks": [finding.to_json() for finding in told.touching],
         "other_tables": [finding.to_json() for finding in told.other_tables],
+        "other_steps": told.other_steps,
         "why_it_may_differ": told.why_it_may_differ,
         "token_steps": [asdict(made) for made in told.made],
         "events_missing": told.lost,
@@ -87,17 +90,18 @@ def _head(told: Explanation) -> list[str]:
         who += f" (a search with {told.beams} beams, which were {told.request}/0 to {told.samples[-1]} in turn)"
     elif len(told.samples) > 1:
         who += f" ({len(told.samples)} samples)"
+    if told.other_tables:
+        sound = counted(told.steps - len(told.other_steps), "step")
+        return [
+            f"{who}: not known. By the events {sound} of it read what was written for it;",
+            *_tables(told),
+            *_made(told),
+        ]
     if told.verdict == "unknown":
         told_of = "The trace tells of no step (SCHED between STEP_BEGIN and STEP_END), and so of nothing that it read"
         return [f"{who}: not known. {told_of}; `kvscope check` judges what the allocator did."]
     if told.verdict == "clean":
         verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
-        if told.other_tables:
-            return [
-                f"{who}: clean by its events, but not all of its steps read what these say.",
-                *_tables(told),
-                *_made(told),
-            ]
         head = (
             f"{who}: {verdict}. Each of its {told.steps}{which} steps read what the request, its parent or its prefix "
             "wrote."
@@ -121,11 +125,11 @@ def _head(told: Explanation) -> list[str]:
 
 def _tables(told: Explanation) -> list[str]:
     """Steps that went through a table that nobody knows: what they read cannot be told."""
-    first, more = told.other_tables[0], len(told.other_tables) - 1
-    others = f" (and {_count(more, 'more finding')} of the kind)" if more else ""
+    first, steps = told.other_tables[0], told.other_steps
+    listed = joined(map(str, steps if len(steps) <= _STEPS else [*steps[:_STEPS], f"{len(steps) - _STEPS} more"]))
+    which = f"step{'s' * (len(steps) > 1)} {listed}"
     return [
-        f"From seq {first.seq}, step {first.step} on the worker used another table [KV018], and what it read through",
-        f"that is not known{others}:",
+        f"in {which} the worker used another table [KV018], and what was read through that is not known:",
         *textwrap.wrap(first.why, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False),
     ]
 

@@ -45,7 +45,7 @@ class StepRead:
     writes: list[Issued]  # that land with the step
     found: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     wrong: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    odd: tuple[int, int] | None = None  # the logical block, and where the worker's row has it instead
+    odd: dict[int, int] | None = None  # logical block -> where the worker's row has it instead; None: nobody knows
     told: Foreign | None = None  # what a checker beside the tensors found
 
 
@@ -70,6 +70,7 @@ class Reads:
     steps: dict[int, int]  # steps by sequence
     slots: int  # slots that were compared
     lost: bool  # whether events are missing, and only what is known after them was compared
+    other_rows: dict[int, list[int]] = field(default_factory=dict)  # sequence -> SCHED rows through tables nobody knows
 
     def of(self, seq_ids: list[int]) -> list[Damage]:
         """The damage of these sequences, earliest first."""

@@ -124,6 +124,8 @@ class Reader:
 
     def _end(self, at: int, row: Row) -> None:
         self.order.end(row.seq_id)
+        if row.seq_id in self.tables:
+            self.rows.note(row.seq_id, self.tables[row.seq_id].entries)
 
     def _cut(self, at: int, row: Row) -> None:
         self.order.cut(row.seq_id, row.aux)
@@ -139,6 +141,8 @@ class Reader:
             table.named()
         table.reserve(place.stop)
         table.slots[place] = np.arange(block * self.size, (block + 1) * self.size)
+        if row.reason in _KEPT:
+            self.rows.note(row.seq_id, table.entries)
         table.entries[row.lblock] = block, row.gen
         if row.reason in _KEPT:
             return
@@ -252,7 +256,9 @@ class Reader:
         slots, counts_on = table.slots[first:hi].copy(), table.counts_on[first:hi].copy()
         read = StepRead(at, row.seq_id, first, lo, slots, counts_on, self.order.take(row.seq_id))
         told = self.words[Kind.SCHED].get(seq)
-        read.odd = self.rows.odd(row.seq_id, seq, told[0], table.entries) if told else None
+        read.odd = self.rows.odd(row.seq_id, seq, told[0], table.entries) if told else {}
+        if read.odd is None and not self.attended.right(row.seq_id, row.step):
+            self.reads.other_rows.setdefault(row.seq_id, []).append(at)
         self.order.note(row.step, read)
 
     def _settle(self, steps: Iterable[OpenStep[StepRead]]) -> None:
@@ -276,11 +282,11 @@ class Reader:
 
     def _land(self, read: StepRead) -> None:
         """The writes of a sequence land; through the worker's own row where there is one, as its reads go."""
-        lblock, block = read.odd if read.odd is not None else (-1, -1)
+        odd = read.odd or {}
         for write in read.writes:
-            self.device.put(write, block if write.lblock == lblock else write.block)
-        if read.odd is not None:
-            positions = np.arange(read.lo, read.lo + len(read.slots))
+            self.device.put(write, odd.get(write.lblock, write.block))
+        positions = np.arange(read.lo, read.lo + len(read.slots))
+        for lblock, block in odd.items():
             through = positions // self.size == lblock
             read.slots[through] = block * self.size + positions[through] % self.size
 

@@ -7,6 +7,7 @@ from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixe
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.source import Names, joined, life
 from kvscope.inspector.units import counted
+from kvscope.inspector.worker_rows import Entries, FormerRows
 from kvscope.traces.schema import Kind, to_signed, unpack_range
 
 _MOST_TRIED = 200_000  # entries times lives that are tried to find the one that differs
@@ -23,7 +24,8 @@ class Table(Detector):
         self._names = Names(ledger.trace.facts)
         self._wrong: set[int] = set()
         self._lacking: set[int] = set()
-        self._left: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}  # a preemption, and the table it ended
+        self._left: dict[int, tuple[int, Entries]] = {}  # a preemption, and the table it ended
+        self._former = FormerRows()
 
     def handlers(self) -> dict[Kind, Handler]:
         """Preemptions are only remembered: a trace that has no step has no table to look at."""
@@ -32,7 +34,8 @@ class Table(Detector):
     def _preempted(self, row: Row, block: Block) -> None:
         sequence = self.ledger.sequences.get(row.seq_id)
         if sequence is not None:
-            self._left[row.seq_id] = (self.ledger.seq, frozenset(sequence.table.values()))
+            self._left[row.seq_id] = (self.ledger.seq, dict(sequence.table))
+            self._former.note(row.seq_id, sequence.table)
 
     def on_sched(self, row: Row, block: Block) -> None:
         detail = self.ledger.details[Kind.SCHED].get(self.ledger.seq)
@@ -80,8 +83,8 @@ class Table(Detector):
             if entry is None:
                 self.ledger.find("KV018", row, why)
                 return
-            preempted, before = self._left.get(row.seq_id, (-1, frozenset()))
-            stale = preempted if entry in before else -1
+            preempted, before = self._left.get(row.seq_id, (-1, {}))
+            stale = preempted if entry in before.values() else -1
             why += f"; it is the row from before {self._names(row.seq_id)} was preempted (seq {stale})" * (stale >= 0)
             self.ledger.find("KV018", row, why, self.ledger.blocks[entry[0]], gen=entry[1], preempted=stale)
 
@@ -95,6 +98,14 @@ class Table(Detector):
             last = ", ".join(f"block {i} {life(*table[i])}" for i in range(length, have) if i in table)
             lacking = next((table[i] for i in range(length, have) if i in table), None)
             return (f"it ends before {last}", lacking) if made == digest else (self._by_events(table, size), None)
+        row = self._former.find(sequence.id, table, digest) if length == have else None
+        other = {i: entry for i, entry in row.items() if table.get(i) != entry} if row is not None else {}
+        if len(other) > 1:
+            said = [f"block {i} is {life(*entry)}{self._state(entry)}" for i, entry in sorted(other.items())]
+            said = said if len(said) <= _SHOWN else [*said[:_SHOWN], f"{len(said) - _SHOWN} more"]
+            return f"for the worker its {joined(said)}; by the events it is {self._listed(table, size)}", min(
+                other.items()
+            )[1]
         odd = range(have, length) if length > have else range(have)
         lives = self._lives()
         if len(odd) * len(lives) > _MOST_TRIED or (length > have and len(odd) > 1):
@@ -120,11 +131,15 @@ class Table(Detector):
         held = joined(self._names(s) for s in block.holders)
         return f" (held by {held})" if held else " (held by nobody)"
 
+    @classmethod
+    def _by_events(cls, table: Entries, size: int) -> str:
+        return f"more than one entry differs; by the events it is {cls._listed(table, size)}"
+
     @staticmethod
-    def _by_events(table: dict[int, tuple[int, int]], size: int) -> str:
+    def _listed(table: Entries, size: int) -> str:
         known = [f"{life(*table[i])}" for i in range(size) if i in table]
         shown = known if len(known) <= _SHOWN else [*known[: _SHOWN - 1], f"... {known[-1]}"]
-        return f"more than one entry differs; by the events it is {' '.join(shown)}"
+        return " ".join(shown)
 
     def _digest(self, sequence: Sequence, length: int, have: int) -> int:
         """The digest of the first `length` entries."""

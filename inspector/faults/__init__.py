@@ -160,6 +160,8 @@ FAULTS: dict[str, Fault] = {
                "a sequence that comes back is filled from another one's host slots", "KV023"),
         _fault("stale-table", "E1", "KV018", "tables:StaleTable",
                "after a preemption the worker goes on with the row that it had"),
+        _fault("stale-row", "E1", "KV018", "tables:StaleRow",
+               "after a preemption the worker goes on with the whole of the row that it had"),
         _fault("stale-tail", "E1", "KV018", "tables:StaleTail",
                "a shorter row in the place of a longer one keeps the longer one's end"),
         _fault("slot-off-by-one", "E2", "KV019", "tables:SlotOffByOne",

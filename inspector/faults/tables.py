@@ -66,6 +66,26 @@ class StaleTable(OtherTables):
         return blocks, gens
 
 
+class StaleRow(OtherTables):
+    """After a preemption the worker keeps the whole of its old row, and appends to it what is new."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._kept: dict[int, Row] = {}
+
+    def free(self, seq_id: int, kind: Kind = Kind.FINISH, reason: Reason = Reason.STOP, aux: int = 0) -> None:
+        row = self._known(seq_id)
+        self._kept.pop(seq_id, None)
+        if kind == Kind.PREEMPT:
+            self._kept[seq_id] = list(row.blocks), list(row.gens)
+        super().free(seq_id, kind, reason, aux)
+
+    def worker_row(self, row: SequenceTable) -> Row:
+        blocks, gens = self._kept.get(row.seq_id, ([], []))
+        keep = min(len(blocks), len(row.blocks))
+        return blocks[:keep] + row.blocks[keep:], gens[:keep] + row.gens[keep:]
+
+
 class CapturedTable(OtherTables):
     """A captured graph replays the rows of its capture: entries that were replaced since are not seen."""
 

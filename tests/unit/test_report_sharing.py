@@ -238,9 +238,12 @@ def test_a_table_that_nobody_knows_is_no_clean_read() -> None:
     trace.alloc(2, seq_id=1).alloc(3, seq_id=1, lblock=1).write(2, 0, 2, seq_id=1).write(3, 0, 2, seq_id=1, lblock=1)
     trace.begin((1, 0, 4, [(3, 1), (2, 1)])).commit(2).commit(3).end()
     told = explain(trace, "haiku")
-    assert (told.verdict, [finding.code for finding in told.other_tables]) == ("clean", ["KV018"])
+    assert (told.verdict, [finding.code for finding in told.other_tables]) == ("unknown", ["KV018"])
+    assert told.other_steps == [1]
     text = explanation_text(told, trace)
-    assert text.startswith("Request haiku: clean by its events, but not all of its steps read what these say.\n")
+    assert text.startswith(
+        "Request haiku: not known. By the events 0 steps of it read what was written for it;\nin step 1 "
+    )
     assert "more than one entry differs" in text
     assert "Each of its" not in text
     assert explanation_json(told, trace)["other_tables"][0]["code"] == "KV018"
