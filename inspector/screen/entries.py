@@ -81,7 +81,6 @@ class EntryPass:
         mine = np.empty((len(rows), 4), dtype=np.int64)
         mine[:, 0] = picked["seq_id"].astype(np.int64) << 32 | picked["lblock"]
         mine[:, 1], mine[:, 2], mine[:, 3] = picked["block"], picked["gen"], rows + chunk.first
-        self.inherited = self._inherited()
         theirs = np.asarray([place for _, place in self.inherited], dtype=np.int64)
         held, self.held = self.held.parted(np.concatenate([mine[:, 0], self.held.twice(), theirs]))
         every = np.concatenate([held, mine])
@@ -95,6 +94,7 @@ class EntryPass:
 
     def check(self, suspects: dict[str, IntArray]) -> Entries:
         """Add suspicious rows; returns what is held after the chunk."""
+        self.inherited = self._inherited()
         if not len(self.rows) and not self.held.doubled:
             return self.held
         self._sorted()

@@ -131,7 +131,7 @@ def slid(*lblocks: int, told: int) -> HandTrace:
         ("a read behind a dead block", "KV012@10 KV014@11 KV002@17[0:4] KV009@17[0:4]", dead_in_front),
         ("in quarantine under a lease, which ends", "KV017@5 KV003@7", quarantined_under_a_lease),
         *((f"{kind.name.lower()}, the second entry first, {told} told",
-           "" if told == 2 or (told == 1 and kind != Kind.FORK) else "KV018@5",
+           " ".join(["KV010@3"] * (kind == Kind.FORK) + ["KV018@5"] * (told == 3 or (told, kind) == (1, Kind.FORK))),
            lambda kind=kind, told=told: begins(kind, told))
           for kind in (Kind.ADMIT, Kind.RESUME, Kind.FORK) for told in (1, 2, 3)),
         *((f"another writer, {aux}", "" if aux <= 0 else "KV001@18[0:4]", lambda aux=aux: by_another_writer(aux))

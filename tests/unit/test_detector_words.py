@@ -253,7 +253,7 @@ def test_a_count_without_holders_is_told_where_it_was_last_raised(shares: int) -
 # -- beside the moves of blocks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("aux", "found"), [(-1, []), (0, []), (1, ["KV021@2"]), (7, ["KV021@2"])])
+@pytest.mark.parametrize(("aux", "found"), [(-4, []), (0, []), (1, ["KV021@2"]), (7, ["KV021@2"])])
 def test_the_sequences_of_another_writer_are_others(aux: int, found: list[str]) -> None:
     trace = HandTrace().event(Kind.SUBMIT, seq_id=9, aux=4).event(Kind.GAP, aux=aux)
     assert codes(trace.event(Kind.REFUSED, reason=Reason.NO_BLOCKS, seq_id=9, details=(1, 3, 0))) == found

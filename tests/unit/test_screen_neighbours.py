@@ -175,14 +175,14 @@ CASES: list[Case] = [
        "count@6", lambda b=before, a=after: row_of(1).commit(0, ref_before=b, ref_after=a))
       for before in (-1, 0, 1, 2) for after in (-1, 0, 1, 2)),
     ("committed with no counts", "", lambda: row_of(1).commit(0, ref_before=-3, ref_after=-2)),
-    ("freed from the cache, and written", "",
+    ("freed from the cache, and written", "transition@11",
      lambda: cached(1).free(0).alloc(0, seq_id=2).write(0, 0, 1, seq_id=2)),
     ("evicted, freed, written", "", lambda: cached(1).evict(0).alloc(0, seq_id=2).write(0, 0, 1, seq_id=2)),
-    ("taken out of the index, written", "",
+    ("taken out of the index, written", "written in order@9",
      lambda: row_of(1).commit(0).publish(0).event(Kind.UNPUBLISH, block=0, gen=1).write(0, 3, 4, seq_id=1)),
     ("a copy of less than nothing", "copy details@7, positions@7", lambda: ran(copied(2, (2, 1, 0, -1)))),
-    ("hit as block -2, published as block -1", "positions@11", lambda: hits(cached(1, -1), 0, by=-2)),
-    ("the first of all hits, as a second block", "", lambda: hits(cached(2), 1)),
+    ("hit as block -2, published as block -1", "joined in order@11, positions@11", lambda: hits(cached(1, -1), 0, by=-2)),
+    ("the first of all hits, as a second block", "joined in order@16", lambda: hits(cached(2), 1)),
     ("a hit behind a commit of its place", "hit prefix@18",
      lambda: hits(hits(cached(2), 0).commit(0, seq_id=2, lblock=0, ref_before=-1, ref_after=-1), 1)),
     ("five hits", "", lambda: hits(cached(5), 0, 1, 2, 3, 4)),
@@ -232,10 +232,10 @@ CASES: list[Case] = [
     *((f"a lease of [0:{hi}], and a write behind it", "" if hi <= 2 else "lease@4",
        lambda hi=hi: admitted().alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).lease(0, 7, 0, hi)
        .write(0, 2, 3, seq_id=1).unlease(0, 7)) for hi in (-9, -1, 0, 2, 3, 4, 9)),
-    ("moved into a place that is taken, for a reason beside that", "entry@7",
+    ("moved into a place that is taken, for a reason beside that", "entry@7, inherits@7",
      lambda: admitted().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2, aux=1)
      .share(0, seq_id=2).alloc(1, seq_id=3).write(1, 0, 3, seq_id=3).share(1, seq_id=2, reason=Reason.RESIZED + 1)),
-    ("moved into a place that is taken, for another reason beside that", "entry@7",
+    ("moved into a place that is taken, for another reason beside that", "entry@7, inherits@7",
      lambda: admitted().alloc(0, seq_id=1).write(0, 0, 3, seq_id=1).event(Kind.FORK, seq_id=2, aux=1)
      .share(0, seq_id=2).alloc(1, seq_id=3).write(1, 0, 3, seq_id=3).share(1, seq_id=2, reason=Reason.RESIZED - 1)),
     ("written behind a copy while it stands there", "writer@9",
@@ -256,11 +256,7 @@ CASES: list[Case] = [
      lambda: row_of(3).release(0, seq_id=1, reason=Reason.WINDOW).free(0)
      .release(1, seq_id=1, lblock=1, reason=Reason.WINDOW).free(1).alloc(3, seq_id=4).write(3, 0, 4, seq_id=4)
      .share(3, seq_id=1, lblock=1)),
-    *((f"a fork of {parent} while another has slid, {told} told", "" if told == 1 else "table@13",
-       lambda parent=parent, told=told: reads(row_of(1).alloc(3, seq_id=4).write(3, 0, 4, seq_id=4).release(
-           0, seq_id=1, reason=Reason.WINDOW).free(0).event(Kind.FORK, seq_id=2, aux=parent).share(3, seq_id=2),
-           0, 4, (table_digest([3], [1]), told), seq_id=2)) for parent in (-1, 4, 9, 500) for told in (0, 1, 2)),
-    ("the first hit as a place far off, the second in its place", "hit content@17, hit prefix@17",
+    ("the first hit as a place far off, the second in its place", "hit content@17, hit prefix@17, joined in order@16",
      lambda: hits(hits(cached(2, -1), 0, by=3), 1, lblock=1)),
     ("committed with a range", "", lambda: row_of(1).commit(0, aux=pack_range(0, 2))),
     ("written while sequence 0 holds it in its first place", "writer@6",
@@ -290,15 +286,15 @@ WHOLE: list[Case] = [
        if hi < 0 else "published full@3, slots@2",
        lambda hi=hi: admitted(1).alloc(0, seq_id=1).write(0, 0, 1, seq_id=1, aux=hi << 32).publish(0))
       for hi in (-1, 0)),
-    ("the first of all hits, as a second block, behind nothing", "hit prefix@17",
+    ("the first of all hits, as a second block, behind nothing", "hit prefix@17, joined in order@17",
      lambda: hits(cached(2).event(Kind.NOTE), 1)),
-    ("a hit behind another's admission", "hit prefix@18",
+    ("a hit behind another's admission", "hit prefix@18, joined in order@18",
      lambda: hits(cached(2).event(Kind.SUBMIT, seq_id=7).event(Kind.ADMIT, seq_id=1), 1)),
     ("a copy of a lower block than is leased", "copy done@9, copy source@7", lambda: ran(copied(2, (1, 1, 0, 3)))),
     ("a copy of a higher block than is leased", "copy done@9, copy source@7", lambda: ran(copied(2, (3, 1, 0, 3)))),
     *((f"a fork behind a window, {told} entries told", "" if told == 2 else "table@13",
        lambda told=told: forked_behind_a_window(told)) for told in (1, 2, 3)),
-    ("joined by who was admitted", "",
+    ("joined by who was admitted, at its second place", "joined in order@3",
      lambda: HandTrace().alloc(0, seq_id=3).write(0, 0, 4, seq_id=3).event(Kind.ADMIT, seq_id=2)
      .share(0, seq_id=2, lblock=1)),
     ("two in front of all", "entry@3, new block@1, positions@1", lambda: two(-1)),
