@@ -41,4 +41,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-__all__ = ["ABSENT", "counted", "number", "percent", "size", "span"]
+def agrees(count: int, one: str, many: str) -> str:
+    """The verb that goes with so many: `is` or `are`."""
+    return one if count == 1 else many
+
+
+__all__ = ["ABSENT", "agrees", "counted", "number", "percent", "size", "span"]

@@ -133,6 +133,7 @@ def clean_line(result: CheckResult, missing: int = 0, losses: Losses | None = No
     verdict += f" as far as recorded: {', '.join(lost)}; " if lost else ": "
     idle = f"; nothing to look at for {' '.join(name for name, _ in result.idle)}" if result.idle else ""
     return (
-        f"{verdict}checked {result.events:,} events, {result.blocks:,} blocks, {result.slots:,} slots in "
+        f"{verdict}checked {counted(result.events, 'event')}, {counted(result.blocks, 'block')}, "
+        f"{counted(result.slots, 'slot')} in "
         f"{result.elapsed_s:.2f} s (detectors {' '.join(result.detectors)}{idle})"
     )

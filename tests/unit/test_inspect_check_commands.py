@@ -48,7 +48,7 @@ def record_nothing(path: Path) -> Path:
 def test_check_says_how_much_it_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, out, err = kvscope(capsys, "check", record(tmp_path / "a.kvtrace", faulty=False))
     assert (status, err) == (0, "")
-    assert out.startswith("clean: checked 4 events, 1 blocks, 3 slots in ")
+    assert out.startswith("clean: checked 4 events, 1 block, 3 slots in ")
     assert "nothing to look at for" in out
 
 
