@@ -181,7 +181,7 @@ def describe(trace: TraceLike, row: int, names: Names, *, own: bool = True) -> s
         Kind.SHARE: f"shared{who}{place}{because},{count}",
         Kind.HIT: f"prefix hit{who}{place},{count}",
         Kind.RELEASE: f"released{who}{because},{count}",
-        Kind.FREE: f"free again{because}",
+        Kind.FREE: f"put on the free list{because}",
         Kind.WRITE: f"write slots [{lo}:{hi}]{who}{because}",
         Kind.COMMIT: f"committed, {counted(int(event['fill']), 'slot')} filled",
         Kind.PUBLISH: "published in the prefix index",

@@ -23,6 +23,7 @@ from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.hooks import EngineHook
 from kvscope.errors import CheckNotRun
 from kvscope.inspector.shadow_words import IntArray
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, Reason
 
 if TYPE_CHECKING:
@@ -194,10 +195,12 @@ class ContentCheck(EngineHook):
         """
         self.verify()
         if self.steps and not self.blocks:
-            raise CheckNotRun(f"no block's content was compared in {self.steps} steps: this is not a clean run")
+            raise CheckNotRun(
+                f"no block's content was compared in {counted(self.steps, 'step')}: this is not a clean run"
+            )
         return (
-            f"content: {len(self.changed)} findings; {self.blocks:,} blocks ({self.slots:,} slots) compared, "
-            f"{self.poisoned:,} poisoned in {self.steps:,} steps"
+            f"content: {counted(len(self.changed), 'finding')}; {counted(self.blocks, 'block')} "
+            f"({counted(self.slots, 'slot')}) compared, {self.poisoned:,} poisoned in {counted(self.steps, 'step')}"
         )
 
     # -- inside -----------------------------------------------------------------------------------------------------

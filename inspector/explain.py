@@ -16,8 +16,8 @@ from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.read_records import OTHER_PREFIX, Damage, Foreign, Reads
 from kvscope.inspector.reads import reads_of, row_seq
 from kvscope.inspector.requests import find_request, prompt_lengths
-from kvscope.inspector.should import SHOULD
-from kvscope.inspector.source import Frozen, Names, TraceLike, frozen
+from kvscope.inspector.should import SHOULD, SHOULD_AT
+from kvscope.inspector.source import Frozen, Names, TraceLike, frozen, row_of
 from kvscope.inspector.story import tell
 from kvscope.inspector.tokens import Makers
 from kvscope.inspector.units import counted
@@ -304,7 +304,9 @@ class _Context:
         """What should have happened instead."""
         if cause is None:
             return ""
-        return tell(cause, self.trace).missing or SHOULD.get(cause.code, "")
+        kind = int(self.trace.events["kind"][row_of(self.trace, cause.seq)])
+        known = SHOULD_AT.get((cause.code, Kind(kind))) if kind in set(Kind) else None
+        return tell(cause, self.trace).missing or known or SHOULD.get(cause.code, "")
 
     def victims(self) -> list[Victim]:
         """Everybody that damage reached, in order."""

@@ -11,7 +11,7 @@ from kvscope.inspector.findings import one_line
 from kvscope.inspector.report import report, story_json
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
 from kvscope.inspector.story import tell
-from kvscope.inspector.units import counted
+from kvscope.inspector.units import agrees, counted
 
 _VICTIMS = 12
 _STEPS = 12  # that are listed
@@ -102,9 +102,10 @@ def _head(told: Explanation) -> list[str]:
         return [f"{who}: not known. {told_of}; `kvscope check` judges what the allocator did."]
     if told.verdict == "clean":
         verdict, which = ("clean as far as recorded", " recorded") if told.lost else ("clean", "")
+        each = "Its one" if told.steps == 1 else f"Each of its {told.steps}"
         head = (
-            f"{who}: {verdict}. Each of its {told.steps}{which} steps read what the request, its parent or its prefix "
-            "wrote."
+            f"{who}: {verdict}. {each}{which} {agrees(told.steps, 'step', 'steps')} read what the request, its parent "
+            "or its prefix wrote."
         )
         return [head, *_made(told)]
     where = (
@@ -146,7 +147,7 @@ def _made(told: Explanation) -> list[str]:
         lines.append(
             f"Token {told.token} of {made.name} came out of step {made.step} (seq {made.seq}){_parent(made)}, "
             f"which read its positions {made.positions[0]} to {made.positions[1] - 1} "
-            f"in {_count(made.blocks, 'block')}, in a batch with {_count(made.company, 'other sequence')}."
+            f"in {counted(made.blocks, 'block')}, in a batch with {counted(made.company, 'other sequence')}."
         )
         if told.verdict == "damaged":
             lines += _tainted(made)
@@ -166,7 +167,7 @@ def _tainted(made: TokenStep) -> list[str]:
     if read is None:
         return ["    it is not tainted: its step read what was written for it"]
     where = f"position {read.position}, {_where(read)}"
-    held = f"{_count(read.count, 'position')} of these held foreign KV, the first of them {where}"
+    held = f"{counted(read.count, 'position')} of these held foreign KV, the first of them {where}"
     if read.count == 1:
         held = f"1 of these positions held foreign KV: {where}"
     return [f"    {held}", f"    it holds   {_write(read.found)}", f"    it should  {_write(read.expected, own=True)}"]
@@ -235,8 +236,8 @@ def _victims(told: Explanation) -> list[str]:
     requests = {v.request if v.request is not None else ("s", v.seq_id) for v in told.victims}
     damage = "Others were damaged" if told.verdict == "clean" else "Blast radius"
     head = (
-        f"{damage}: {_count(tokens, 'token')} of {_count(len(told.victims), 'sequence')} in "
-        f"{_count(len(requests), 'request')}, taint followed through what tainted steps wrote:"
+        f"{damage}: {counted(tokens, 'token')} of {counted(len(told.victims), 'sequence')} in "
+        f"{counted(len(requests), 'request')}, taint followed through what tainted steps wrote:"
     )
     lines = [f"    {_victim(v)}" for v in told.victims[:_VICTIMS]]
     more = len(told.victims) - _VICTIMS
@@ -247,7 +248,7 @@ def _victim(victim: Victim) -> str:
     if victim.first_token is None:
         what = "no token yet, only its prompt"
     else:
-        what = f"{_count(victim.tokens, 'token')} from token {victim.first_token} on"
+        what = f"{counted(victim.tokens, 'token')} from token {victim.first_token} on"
     how = f"through the KV of {victim.through}" if victim.through else "read foreign KV itself"
     return f"{victim.name} (sequence {victim.seq_id}): {what}, {how}, since seq {victim.first_seq}"
 
@@ -261,7 +262,7 @@ def _clean(told: Explanation, trace: TraceLike) -> list[str]:
     elif told.elsewhere:
         codes = joined(dict.fromkeys(f.code for f in told.elsewhere))
         lines.append(
-            f"The trace has {_count(len(told.elsewhere), 'finding')} ({codes}); none is on a block of this request."
+            f"The trace has {counted(len(told.elsewhere), 'finding')} ({codes}); none is on a block of this request."
         )
     if told.verdict == "unknown":
         return lines
@@ -269,7 +270,3 @@ def _clean(told: Explanation, trace: TraceLike) -> list[str]:
     for reason in told.why_it_may_differ:
         lines += textwrap.wrap(reason, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

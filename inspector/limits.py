@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind
 
 _MOST = 1 << 53
@@ -47,13 +48,15 @@ class Limits:
             return f"a block has {block_bytes:,} bytes, and {block_size} tokens of this model need {needed:,}"
         if len(set(self.ranks)) > 1:
             least, most = min(self.ranks), max(self.ranks)
-            return f"the ranks do not have the same pool: one has {least} blocks, another {most}"
+            return f"the ranks do not have the same pool: one has {counted(least, 'block')}, another {most}"
         return self.too_many(num_blocks)
 
     def too_many(self, num_blocks: int) -> str:
         """Why a pool of this size is too large; empty where it is not."""
         if 0 < self.max_blocks < num_blocks:
-            return f"the pool has {num_blocks} blocks, and the memory set aside for it holds {self.max_blocks}"
+            return (
+                f"the pool has {counted(num_blocks, 'block')}, and the memory set aside for it holds {self.max_blocks}"
+            )
         return ""
 
 

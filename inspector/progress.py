@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kvscope.inspector.units import agrees, counted
 from kvscope.traces.schema import Kind, Reason
 
 RULE_KINDS = (Kind.SUBMIT, Kind.PREEMPT, Kind.ADMIT, Kind.RESUME, Kind.FORK, Kind.FINISH, Kind.ABORT)
@@ -77,7 +78,8 @@ class Waiting:
         if most + kept > there or most < 1:
             return ""
         reserve = f" and {kept} kept free" if kept else ""
-        return f"needs {needed} blocks{reserve}; {free} are free and {evictable} could be evicted"
+        free_now = f"{free} {agrees(free, 'is', 'are')} free"
+        return f"needs {counted(needed, 'block')}{reserve}; {free_now} and {evictable} could be evicted"
 
 
 def reaches_back(first_written: int, read_from: int, window: int) -> int:

@@ -24,6 +24,7 @@ from kvscope.errors import CheckNotRun
 from kvscope.inspector.provenance_rows import tell_checked
 from kvscope.inspector.shadow_device import DeviceWords
 from kvscope.inspector.shadow_words import Expected, IntArray, Reading, SlotWords, Wrong
+from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -128,10 +129,10 @@ class Provenance(EngineHook):
             CheckNotRun: there were steps, and nothing of them was compared.
         """
         if self.begun and not self.slots:
-            raise CheckNotRun(f"provenance compared no slot in {self.begun} steps: this is not a clean run")
+            raise CheckNotRun(f"provenance compared no slot in {counted(self.begun, 'step')}: this is not a clean run")
         return (
-            f"provenance: {len(self.wrong)} sequences with wrong reads; {self.slots:,} slots of {self.reads:,} reads "
-            f"compared in {self.steps:,} steps"
+            f"provenance: {counted(len(self.wrong), 'sequence')} with wrong reads; {counted(self.slots, 'slot')} of "
+            f"{counted(self.reads, 'read')} compared in {counted(self.steps, 'step')}"
         )
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -39,14 +39,14 @@ def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
     by_writer = finding.code in _BY_WRITER
     foreign = foreign_reads(trace, finding.block, slot_lo, slot_hi) if by_writer else {}
     tenures, out = _tenures(trace, finding.block), []
-    at = finding.seq_of("landed") or finding.seq
+    at, from_here = finding.seq_of("landed") or finding.seq, _read_from(trace, finding)
     # Its own life, and the one that is there when it happens: what is handed out later is written anew.
     lives = {finding.gen} | {gen for _, _, gen, since, until in tenures if since <= at < until}
     for seq_id, lblock, gen, since, until in tenures:
         own = seq_id == finding.seq_id and not by_writer and finding.code != "KV009"
         if own or until <= finding.seq or gen not in lives:
             continue
-        steps = _steps_of(trace, seq_id, max(since, finding.seq), until, lblock * trace.block_size + slot_lo)
+        steps = _steps_of(trace, seq_id, max(since, from_here), until, lblock * trace.block_size + slot_lo)
         if by_writer:
             steps = steps[np.isin(steps, list(foreign))]
         if len(steps):
@@ -56,6 +56,15 @@ def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
             out.append(Reader(seq_id, slot_lo, max(reach, slot_lo + 1), gen, int(events["step"][0]),
                               int(events["step"][-1]), int(ends[0]), int(ends[-1])))  # fmt: skip
     return out
+
+
+def _read_from(trace: TraceLike, finding: Finding) -> int:
+    """The event from which on steps read what the finding left: within a step all of its rows do, the earlier too."""
+    row = row_of(trace, finding.seq)
+    if trace.events["kind"][row] not in (Kind.SCHED, Kind.COPY_DONE):
+        return finding.seq
+    begins = np.flatnonzero(trace.events["kind"][:row] == Kind.STEP_BEGIN)
+    return int(trace.seqs[begins[-1]]) if len(begins) else finding.seq
 
 
 def _through_table(trace: TraceLike, finding: Finding) -> list[Reader]:

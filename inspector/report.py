@@ -13,6 +13,7 @@ from kvscope.inspector.rules import RULES
 from kvscope.inspector.runs import run_of
 from kvscope.inspector.source import Names, TraceLike, frozen, joined, life, row_of, short_path, site_of
 from kvscope.inspector.story import Moment, Story, freed_at, tell
+from kvscope.inspector.units import agrees, counted
 
 WIDTH = 66
 _LISTED = 5  # further findings of a group that get a line
@@ -41,7 +42,8 @@ def report(
     shown = groups if most is None else groups[:most]
     parts = [_one(tell(g.first, trace), trace, name) + _others(g, trace) for g in shown]
     if len(shown) < len(groups):
-        parts.append(f"... and {len(groups) - len(shown)} more kinds of mistake; raise --max to see them")
+        more = len(groups) - len(shown)
+        parts.append(f"... and {more} more {agrees(more, 'kind', 'kinds')} of mistake; raise --max to see them")
     parts.append("=" * WIDTH)
     parts.append(totals(found, len(groups)))
     return "\n".join(parts)
@@ -49,9 +51,10 @@ def report(
 
 def totals(result: CheckResult, groups: int) -> str:
     """One line: how many findings, in how much."""
+    looked = ((result.events, "event"), (result.blocks, "block"), (result.slots, "slot"))
     return (
-        f"{_count(len(result.findings), 'finding')} of {_count(groups, 'kind')} in {_count(result.events, 'event')}, "
-        f"{_count(result.blocks, 'block')}, {_count(result.slots, 'slot')} (detectors {' '.join(result.detectors)})"
+        f"{counted(len(result.findings), 'finding')} of {counted(groups, 'kind')} in "
+        f"{', '.join(counted(*each) for each in looked)} (detectors {' '.join(result.detectors)})"
     )
 
 
@@ -133,7 +136,7 @@ def _act(story: Story) -> list[str]:
     actor = f'  actor "{act.actor}"'
     what = act.text
     if finding.slots and act.text.startswith("write"):
-        count = _count(finding.slots, "slot")
+        count = counted(finding.slots, "slot")
         place = f"{life(finding.block, finding.gen)}{_slots(finding.slot_lo, finding.slot_hi)}"
         what = f"WRITE of {count} at {place}"
     lines = [f"{what}{by if what is not act.text else ''}{actor}", *_where(act)]
@@ -151,7 +154,7 @@ def _stack(moment: Moment) -> list[str]:
     """The innermost frames; the JSON has them all."""
     lines = [f"    {frame}" for frame in moment.stack[:_FRAMES]]
     more = len(moment.stack) - _FRAMES
-    return [*lines, f"    ... {_count(more, 'frame')} more"] if more > 0 else lines
+    return [*lines, f"    ... {counted(more, 'frame')} more"] if more > 0 else lines
 
 
 def _moment(moment: Moment) -> list[str]:
@@ -190,7 +193,7 @@ def _written(story: Story) -> list[str]:
         who = [story.names(s) for s in story.clobberers]
         by = f"both {who[0]} and {who[1]}" if len(who) == 2 else f"more than one of {joined(who)}"
         where = f"{life(story.finding.block, story.finding.gen)} ({_ranges(story.clobbered)})"
-        count = _count(len(story.clobbered), "slot")
+        count = counted(len(story.clobbered), "slot")
         were = "was" if len(story.clobbered) == 1 else "were"
         lines += ["clobbered:", f"    {count} of {where} {were} written by {by} by the end of the trace"]
     return lines
@@ -248,7 +251,7 @@ def _blast(story: Story) -> list[str]:
         verb = "are" if several else "is"
         lines.append(f"{_who(r.seq_id, story.names)} read {where} in {steps} -> its {tokens} {verb} suspect")
     if len(story.readers) > 6:
-        lines.append(f"... and {len(story.readers) - 6} more readers")
+        lines.append(f"... and {counted(len(story.readers) - 6, 'more reader')}")
     return [f"Blast radius: {lines[0]}", *(f"              {line}" for line in lines[1:])]
 
 
@@ -293,10 +296,6 @@ def _who(seq_id: int, names: Names) -> str:
     if names.request(seq_id) is None:
         return f"sequence {seq_id}"
     return f"request {names(seq_id)} (sequence {seq_id})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _step(step: int) -> str:

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from kvscope.traces.schema import Kind
+
+# The same where the finding stands at an event of this kind.
+SHOULD_AT = {
+    ("KV010", Kind.SHARE): "the fork should have taken the blocks of its parent, each at its place",
+    ("KV010", Kind.COW): "the copy should have been of the block that it takes the place of, into another one",
+    ("KV010", Kind.SWAP_IN): "the block should have been filled from the host slot that its content was put into",
+    ("KV011", Kind.FREE): "the block should have been withdrawn from the prefix index before it was freed",
+    ("KV011", Kind.QUARANTINE): "the block should have been withdrawn from the prefix index before it was freed",
+    ("KV013", Kind.RELEASE): "the move should have waited until the last step that used the block had ended",
+    ("KV013", Kind.SHRINK): "the pool should have kept the block until the last step that used it had ended",
+    (
+        "KV019",
+        Kind.WRITE,
+    ): "the slot should have been the one behind what the sequence has, in its own block",
+}
+
 # Used where the finding itself names no missing operation.
 SHOULD = {
     "KV001": "the write should have been dropped: its block was given back before",

@@ -25,6 +25,7 @@ from kvscope.inspector.source import (
     site_of,
 )  # fmt: skip
 from kvscope.inspector.state import STATE_NAMES, BlockState, Holder, PoolState, holders, state_at
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import EventArray, Kind
 from kvscope.traces.sink import Frame, Site
 
@@ -223,17 +224,18 @@ def _written_there(trace: TraceLike, finding: Finding) -> int | None:
 
 
 def freed_at(trace: TraceLike, finding: Finding) -> int | None:
-    """The release that took the last holder of the life away, before the finding; None while it is held."""
+    """The release that took the last holder of the life away, or the free of one that is held, before the finding."""
     if not 0 <= finding.block < trace.num_blocks:
         return None
     events = trace.events
     rows = life_rows(trace, finding.block, finding.gen)
-    counted = rows[(events["ref_after"][rows] >= 0) & (events["ref_before"][rows] >= 0)]
-    counted = counted[np.asarray(trace.seqs)[counted] < finding.seq]
-    moved = counted[events["ref_before"][counted] != events["ref_after"][counted]]
-    if not len(moved) or events["ref_after"][moved[-1]] != 0:
-        return None
-    return int(trace.seqs[moved[-1]])
+    rows = rows[np.asarray(trace.seqs)[rows] < finding.seq]
+    counts = rows[(events["ref_after"][rows] >= 0) & (events["ref_before"][rows] >= 0)]
+    moved = counts[events["ref_before"][counts] != events["ref_after"][counts]]
+    if len(moved) and events["ref_after"][moved[-1]] == 0:
+        return int(trace.seqs[moved[-1]])
+    let_go = rows[np.isin(events["kind"][rows], (Kind.FREE, Kind.QUARANTINE))]  # though somebody holds it
+    return int(trace.seqs[let_go[-1]]) if len(let_go) else None
 
 
 def _reused(trace: TraceLike, finding: Finding) -> int | None:
@@ -253,12 +255,12 @@ def _now(trace: TraceLike, finding: Finding, pool: PoolState, names: Names) -> s
         return f"b{block} is not in the pool"
     state = _STATE_WORDS.get(int(pool.state[at]), STATE_NAMES[int(pool.state[at])])
     current = life(block, int(pool.gen[at]))
-    by = f" {joined(held)}" if held and state.endswith(("to", "by")) else ""
+    by = f" {joined(held) or 'nobody who lives'}" if state.endswith(("to", "by")) else ""
     freed, after = freed_at(trace, finding), ""
     if freed is not None:
         t = trace.events["t_ns"]
         elapsed = float(t[row_of(trace, finding.seq)] - t[row_of(trace, freed)]) * 1e-3
-        after = f" ({finding.seq - freed} events / {elapsed:.1f} us after the release)"
+        after = f" ({counted(finding.seq - freed, 'event')} / {elapsed:.1f} us after the release)"
     return f"b{block} is now {current}, {state}{by}{after}"
 
 
@@ -275,11 +277,27 @@ def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
             f"copy-on-write of {name} slots [0:{finding.slot_lo}] into a fresh block for {who} was due before "
             f"seq {finding.seq}"
         )
+    if finding.code == "KV005" and (due := _due(trace, finding)):
+        return due
     if finding.code == "KV005" and who:
         preempted = preempted_with(trace, finding)
         if preempted is not None:
             return f"the release of {name} by {who} when it was preempted (seq {preempted})"
         return f"a release of {name} by {who} was due after seq {finding.seq}"
+    return ""
+
+
+def _due(trace: TraceLike, finding: Finding) -> str:
+    """What a leak lacks that is no release of a table entry; empty where it is one."""
+    name, event = life(finding.block, finding.gen), trace.events[row_of(trace, finding.seq)]
+    if event["block"] != finding.block:
+        return ""
+    if event["kind"] in (Kind.RELEASE, Kind.UNLEASE):
+        return f"{name} was to be put on the free list, or into quarantine, after seq {finding.seq}"
+    if event["kind"] == Kind.QUARANTINE:
+        return f"{name} was to leave quarantine when the last step that used it had ended"
+    if event["kind"] == Kind.LEASE:
+        return f"the end of lease {int(event['aux'])} on {name} was due after seq {finding.seq}"
     return ""
 
 

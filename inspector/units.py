@@ -38,4 +38,9 @@ def size(count: float | int | None) -> str:
     return f"{count:,.1f} TiB"
 
 
-__all__ = ["ABSENT", "counted", "number", "percent", "size", "span"]
+def agrees(count: int, one: str, many: str) -> str:
+    """The verb that goes with so many: `is` or `are`."""
+    return one if count == 1 else many
+
+
+__all__ = ["ABSENT", "agrees", "counted", "number", "percent", "size", "span"]

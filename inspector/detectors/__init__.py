@@ -5,7 +5,9 @@ The screen (inspector/screen) answers for all of them at once on a trace without
 player.py    the events one after another
 replay.py    the ledger: blocks, tables and steps as the events make them
 moves.py     copies and the host tier, for the ledger
+tables.py    tables and their digests, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
+origins.py   OWN      where forks, copies and transfers take content from
 life.py      GEN FENCE INIT SLOT    lives, steps
 rows.py      TABLE    the worker's table rows
 sharing.py   COW PUB INDEX KEY EVICT LEASE    shared and published blocks
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvscope.errors import UsageError
+from kvscope.inspector.units import agrees, counted
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.base import Detector
@@ -139,7 +142,7 @@ def _merged(trace: Frozen, results: list[CheckResult], wanted: list[str], starte
     from kvscope.inspector.findings import CheckResult
 
     ran = {name for result in results for name in result.detectors}
-    times = f"{len(results) - 1:,} time{'s' * (len(results) > 2)}"
+    times = counted(len(results) - 1, "time")
     notes = [
         f"another writer went on {times}: what each did with its own pool is judged by itself, and what those before "
         "the last held when they ended is not counted as leaked"
@@ -161,7 +164,8 @@ def _merged(trace: Frozen, results: list[CheckResult], wanted: list[str], starte
 def _not_kept(ledger: Ledger) -> tuple[str, ...]:
     if not ledger.not_kept:
         return ()
-    return (f"{ledger.not_kept:,} more findings were counted but not kept: the first {len(ledger.findings):,} are",)
+    more = f"{counted(ledger.not_kept, 'more finding')} {agrees(ledger.not_kept, 'was', 'were')} counted but not kept"
+    return (f"{more}: the first {len(ledger.findings):,} are",)
 
 
 def _lost(trace: Frozen, unjudged: int, unknown: int, num_blocks: int) -> tuple[str, ...]:
@@ -171,11 +175,11 @@ def _lost(trace: Frozen, unjudged: int, unknown: int, num_blocks: int) -> tuple[
     gaps = gap_rows(trace)
     if not gaps:
         return ()
-    places = f"{len(gaps):,} place{'s' * (len(gaps) > 1)}"
+    missing = sum(lost for _, lost in gaps)
     return (
-        f"{sum(lost for _, lost in gaps):,} events are missing in {places}: {unjudged:,} events could not be judged, "
-        f"{unknown} of {num_blocks} blocks are still unknown at the end, and which steps were open is not judged after "
-        "the first of them",
+        f"{counted(missing, 'event')} {agrees(missing, 'is', 'are')} missing in {counted(len(gaps), 'place')}: "
+        f"{counted(unjudged, 'event')} could not be judged, {unknown} of {num_blocks} blocks are still unknown at the "
+        "end, and which steps were open is not judged after the first of them",
     )
 
 
@@ -183,5 +187,6 @@ def _unclosed(trace: Frozen) -> tuple[str, ...]:
     if trace.complete or trace.followed:
         return ()
     if trace.clean:
-        return (f"{trace.torn:,} events behind the last one are missing: what is held there is not counted as leaked",)
+        behind = f"{counted(trace.torn, 'event')} behind the last one {agrees(trace.torn, 'is', 'are')} missing"
+        return (f"{behind}: what is held there is not counted as leaked",)
     return ("the trace was not closed by its writer: blocks that living sequences hold are not counted as leaks",)

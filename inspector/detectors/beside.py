@@ -7,6 +7,7 @@ from kvscope.inspector.detectors.records import Block, Row
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.progress import Waiting, reaches_back, watermark_of, window_of
 from kvscope.inspector.source import Names, life
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
 
@@ -115,11 +116,13 @@ class Shadow(_Beside):
         if not found:
             holds = "nothing was written there"
         else:
-            whose = f"the prefix of {tokens} tokens of {self._names(owner)}" if owner >= 0 else "another prefix"
+            whose = (
+                f"the prefix of {counted(tokens, 'token')} of {self._names(owner)}" if owner >= 0 else "another prefix"
+            )
             holds = f"it holds {whose}, written by {self._names(writer)} in step {step}"
         self.ledger.find(
             "KV023", row, f"{self._names(row.seq_id)} reads its position {row.aux} at {name}[{row.fill}], its block "
-            f"{lblock}, where its own prefix of {row.aux + 1} tokens should lie: {holds}"
+            f"{lblock}, where its own prefix of {counted(row.aux + 1, 'token')} should lie: {holds}"
             f"{self._entry(row, lblock)}{self._copy(block, row, name)}",
             block, slot_lo=row.fill, slot_hi=row.fill + 1, gen=row.gen,
         )  # fmt: skip

@@ -5,23 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.inspector.detectors.base import Detector
+from kvscope.inspector.detectors.origins import Origins
 from kvscope.inspector.detectors.records import FREE, QUARANTINED, UNPLACED, Block, Row
 from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.limits import limits_of
 from kvscope.inspector.longrun import counts_at
 from kvscope.inspector.measures import series
 from kvscope.inspector.source import IntArray, Names, joined, life
+from kvscope.inspector.units import agrees, counted
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, Reason, to_signed
 
 
-class Own(Detector):
+class Own(Origins):
     """Every block has one state and named holders: no hand-out of a held block, no touch by a stranger."""
 
     name, codes = "OWN", ("KV010", "KV014")
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        self._names = Names(ledger.trace.facts)
 
     def on_alloc(self, row: Row, block: Block) -> None:
         if not block.known or not block.held:
@@ -46,50 +44,6 @@ class Own(Detector):
         elif row.reason != Reason.RESIZED:
             self._inherits(row, block)
 
-    def _inherits(self, row: Row, block: Block) -> None:
-        """What a fork has of its parent, it has at the parent's place."""
-        parent = self.ledger.sequences.get(self.ledger.sequence(row.seq_id).parent)
-        if parent is None or not parent.known or parent.over:
-            return
-        entry, name = parent.table.get(row.lblock), life(block.id, row.gen)
-        if entry != (block.id, row.gen if row.gen >= 0 else block.gen):
-            has = f"has {life(*entry)} there" if entry is not None else "has none there"
-            self.ledger.find(
-                "KV010", row, f"{self._names(row.seq_id)} takes a share of {name} as its block {row.lblock}, but "
-                f"{self._names(parent.id)}, whose fork it is, {has}", block,
-            )  # fmt: skip
-
-    def on_cow(self, row: Row, block: Block) -> None:
-        source, gen, _, _ = self.ledger.copies.of(row)
-        if not 0 <= source < self.ledger.num_blocks:
-            return
-        found = self.ledger.blocks[source]
-        if not found.known or self.ledger.dead(row._replace(gen=gen), found):
-            return  # a dead life is GEN's
-        before = self.ledger.sequence(row.seq_id).replaced
-        other = before[0] >= 0 and before != (source, gen, row.lblock)
-        if source == block.id or (other and before[2] == row.lblock):
-            into = "itself" if source == block.id else life(block.id, row.gen)
-            but = "that is no copy" if source == block.id else f"{life(*before[:2])} stood there"
-            self.ledger.find(
-                "KV010", row, f"{self._names(row.seq_id)} copies {life(source, gen)} into {into} for its block "
-                f"{row.lblock}, but {but}",
-                found, gen=gen,
-            )  # fmt: skip
-
-    def on_swap_in(self, row: Row, block: Block) -> None:
-        """What comes back comes out of the slot that it was put into."""
-        host, slot = self.ledger.host, self.ledger.host.slot_of(row.seq_id, row.lblock)
-        if not host.known or not block.known or slot in (row.aux, None):
-            return
-        own = f"went to slot {slot}" if slot is not None and slot >= 0 else "did not go there"
-        whose = host.holds(row.aux)
-        there = f", which has block {whose[1]} of {self._names(whose[0])}" if whose is not None else ""
-        self.ledger.find(
-            "KV010", row, f"{life(block.id, row.gen)}, block {row.lblock} of {self._names(row.seq_id)}, is filled from "
-            f"host slot {row.aux}{there}; its own content {own}", block,
-        )  # fmt: skip
-
     def on_release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         if not block.known or key in block.entries or key in block.released or not block.held:
@@ -98,9 +52,10 @@ class Own(Detector):
             self._foreign(row, block, "releases")
 
     def _foreign(self, row: Row, block: Block, verb: str) -> None:
+        does = agrees(len(block.holders) + len(block.leases) or 1, "does", "do")
         self.ledger.find(
             "KV010", row, f"{self._names(row.seq_id)} {verb} {life(block.id, row.gen)} as its block {row.lblock}, but "
-            f"its table does not hold it there: {self._who(block)} does", block,
+            f"its table does not hold it there: {self._who(block)} {does}", block,
         )  # fmt: skip
 
     def _who(self, block: Block) -> str:
@@ -247,7 +202,9 @@ class Cons(Detector):
         host, own = self.ledger.host, fields.get("host_used", -1)
         off = host.known and own >= 0 and own != host.used
         if off and own != self._host_said:
-            self.ledger.find("KV012", row, f"the host tier counts {own} slots in use, its events make {host.used}")
+            self.ledger.find(
+                "KV012", row, f"the host tier counts {counted(own, 'slot')} in use, its events make {host.used}"
+            )
         self._host_said = own if off else -1
 
     def finish(self) -> None:
@@ -264,17 +221,19 @@ class Cons(Detector):
             *self._counted(names, np.asarray([seq for seq, _ in self._witnesses], np.int64))
         )
         said: tuple[int, ...] = ()
-        for (seq, row), counted, size in zip(self._witnesses, made.tolist(), sizes.tolist(), strict=True):
+        for (seq, row), own_counts, size in zip(self._witnesses, made.tolist(), sizes.tolist(), strict=True):
             own = self.ledger.details[Kind.WITNESS].get(seq)
             if own is None or len(own) < len(names):
                 continue
-            wrong = tuple(a - b for a, b in zip(own, counted, strict=False))
+            wrong = tuple(a - b for a, b in zip(own, own_counts, strict=False))
             total = sum(own[: len(names)])
             if total != size:
                 wrong = (*wrong, total)
             if any(wrong) and wrong != said:
                 parts = [
-                    f"{n} {own[i]} (its events: {counted[i]})" for i, n in enumerate(names) if own[i] != counted[i]
+                    f"{n} {own[i]} (its events: {own_counts[i]})"
+                    for i, n in enumerate(names)
+                    if own[i] != own_counts[i]
                 ]
                 off = f"; they add up to {total}, the pool has {size}" if len(wrong) > 6 else ""
                 self.ledger.find("KV012", row, f"the pool's own counters differ: {', '.join(parts)}{off}", seq=seq)

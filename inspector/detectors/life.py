@@ -6,7 +6,8 @@ from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import FREE, QUARANTINED, Block, Row, Sequence
 from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.source import Names, life
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.inspector.units import agrees, counted
+from kvscope.traces.schema import Kind, Reason, unpack_range
 
 
 class Gen(Detector):
@@ -80,6 +81,7 @@ class Fence(Detector):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
+        self._moves: set[tuple[int, int]] = set()  # lives that moved, or went, too early
         self._taken: set[tuple[int, int]] = set()  # lives that ended by a second hand-out: nobody freed them
 
     def on_alloc(self, row: Row, block: Block) -> None:
@@ -91,6 +93,27 @@ class Fence(Detector):
             self._early(row, block, "it is still in quarantine")
         elif self.ledger.steps_known and block.last_use > self.ledger.completed:
             self._early(row, block, "the last step that used it has not completed")
+
+    def on_release(self, row: Row, block: Block) -> None:
+        """A block does not move while a step that has begun uses it."""
+        if row.reason != Reason.RESIZED or not block.known or not self.ledger.steps_known:
+            return
+        since, sequence = block.entries.get((row.seq_id, row.lblock)), self.ledger.sequence(row.seq_id)
+        if since is not None and since < sequence.sched_seq and sequence.sched_step > self.ledger.completed:
+            self._moved(row, block, sequence.sched_step, "is moved")
+
+    def on_shrink(self, row: Row, block: Block) -> None:
+        """Nor does it go."""
+        for number, gone in sorted(self.ledger.blocks.items()) if self.ledger.steps_known else ():
+            used = gone.known and gone.last_use > self.ledger.completed and (number, gone.gen) not in self._moves
+            if used and row.aux <= number < self.ledger.num_blocks:
+                self._moved(row, gone, gone.last_use, "goes with the end of the pool")
+
+    def _moved(self, row: Row, block: Block, step: int, verb: str) -> None:
+        self._moves.add((block.id, block.gen))
+        begun = [s.begin_seq for s in self.ledger.open_steps if s.ordinal == step]
+        why = f"{life(block.id, block.gen)} {verb} while a step that uses it is open"
+        self.ledger.find("KV013", row, why, block, gen=block.gen, step_begin=begun[0] if begun else -1)
 
     def on_settle(self, row: Row, block: Block) -> None:
         # The fence of the oldest open step passes just before its STEP_END is written.
@@ -154,10 +177,10 @@ class Init(Detector):
             return
         source, gen, _, hi = copy
         if 0 <= row.fill < hi:  # `fill` of a COPY_DONE: the slots that were really copied
-            name = life(row.block, row.gen)
+            what = f"the copy of {life(source, gen)} into {life(row.block, row.gen)}"
             self.ledger.find(
-                "KV009", row, f"the copy of {life(source, gen)} into {name} moved {row.fill} slots of {hi}: slots "
-                f"[{row.fill}:{hi}] are read, but hold nothing", block, slot_lo=row.fill, slot_hi=hi,
+                "KV009", row, f"{what} moved {counted(row.fill, 'slot')} of {hi}: slots [{row.fill}:{hi}] are read, "
+                "but hold nothing", block, slot_lo=row.fill, slot_hi=hi,
             )  # fmt: skip
 
     def _written(self, row: Row, sequence: Sequence, lblock: int, lo: int, hi: int) -> bool:
@@ -175,10 +198,10 @@ class Init(Detector):
 
     def _unwritten(self, row: Row, block: Block, missing: int, reader: str) -> None:
         lo = (missing & -missing).bit_length() - 1
-        hi = missing.bit_length()
+        hi, count = missing.bit_length(), missing.bit_count()
         self.ledger.find(
-            "KV009", row, f"{reader} reads slots [{lo}:{hi}] of {life(block.id, block.gen)}, of which "
-            f"{missing.bit_count()} were never written in this life", block, slot_lo=lo, slot_hi=hi, gen=block.gen,
+            "KV009", row, f"{reader} reads slots [{lo}:{hi}] of {life(block.id, block.gen)}, of which {count} "
+            f"{agrees(count, 'was', 'were')} never written in this life", block, slot_lo=lo, slot_hi=hi, gen=block.gen,
         )  # fmt: skip
 
 

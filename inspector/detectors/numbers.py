@@ -10,6 +10,7 @@ from kvscope.inspector.detectors.records import Block, Row
 from kvscope.inspector.detectors.replay import Handler, Ledger
 from kvscope.inspector.limits import Limits, impossible, limits_of
 from kvscope.inspector.source import Names, TraceLike, life
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, unpack_range
 
 
@@ -121,9 +122,13 @@ class Meta(Detector):
             return
         begun = step.row
         if 0 < begun.aux != step.sequences:
-            self.ledger.find("KV012", row, f"a step of {begun.aux} sequences has {step.sequences} rows")
+            self.ledger.find(
+                "KV012", row, f"a step of {counted(begun.aux, 'sequence')} has {counted(step.sequences, 'row')}"
+            )
         if 0 < row.aux != step.tokens:
-            self.ledger.find("KV012", row, f"a step that computed {row.aux} tokens was planned with {step.tokens}")
+            self.ledger.find(
+                "KV012", row, f"a step that computed {counted(row.aux, 'token')} was planned with {step.tokens}"
+            )
 
     def on_witness(self, row: Row, block: Block) -> None:
         self._settle()

@@ -24,15 +24,14 @@ from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
     UNPLACED,
-    WORD,
     Block,
     Blocks,
     OpenStep,
     PendingWrite,
     Row,
     Sequence,
-    mixed,
 )  # fmt: skip
+from kvscope.inspector.detectors.tables import Tables
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import Frozen, TraceLike, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
@@ -42,17 +41,17 @@ MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the o
 Handler = Callable[[Row, Block], None]
 
 
-class Ledger:
+class Ledger(Tables):
     """Pool, tables and steps as the events so far make them."""
 
     def __init__(self, trace: TraceLike) -> None:
+        super().__init__()
         self.trace = trace
         self.block_size = trace.block_size
         self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
         self.id_end = self.num_blocks  # block ids are below; after lost events, of which one may be a GROW, any may be
         self.full = (1 << trace.block_size) - 1
         self.blocks = Blocks()
-        self.sequences: dict[int, Sequence] = {}
         self.details = details_by_kind(trace)
         self.seq = -1  # number of the event at hand
         self.findings: list[Finding] = []
@@ -64,9 +63,6 @@ class Ledger:
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
         self.copies = Copies(self)
         self.host = HostSlots(self)
-        self.ending: set[int] = set()  # sequences that ended since tables were last compared
-        self.entries = 0
-        self.digest = 0
         self.unknown_blocks = 0
         self.unknown_tables = False
         self.lost = False  # whether events are missing
@@ -217,17 +213,6 @@ class Ledger:
         self._digest(sequence, row.lblock, life, 1)
         sequence.checked_to = min(sequence.checked_to, row.lblock * self.block_size)
 
-    def _drop(self, sequence: Sequence, lblock: int) -> None:
-        life = sequence.table.pop(lblock, None)
-        if life is not None:
-            self.entries -= 1
-            self._digest(sequence, lblock, life, -1)
-
-    def _digest(self, sequence: Sequence, lblock: int, life: tuple[int, int], sign: int) -> None:
-        word = sign * mixed(life[0], life[1], lblock)
-        sequence.digest = (sequence.digest + word) & WORD
-        self.digest = (self.digest + word) & WORD
-
     def _release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
@@ -332,17 +317,6 @@ class Ledger:
         sequence.checked_to = 0
         sequence.parent, sequence.issued_to = row.aux if row.kind == Kind.FORK else -1, 0
         sequence.slid = -1 if row.kind == Kind.FORK else 0  # the first entry that a fork is given says
-
-    def _clear(self, sequence: Sequence) -> None:
-        for lblock in list(sequence.table):
-            self._drop(sequence, lblock)
-
-    def close_tables(self) -> None:
-        """What sequences that have ended did not release stands in no table any more."""
-        for seq_id in self.ending:
-            if self.sequences[seq_id].over:
-                self._clear(self.sequences[seq_id])
-        self.ending.clear()
 
     def _ended(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)

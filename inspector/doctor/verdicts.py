@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvscope.inspector.doctor.evidence import Evidence
-from kvscope.inspector.units import percent
+from kvscope.inspector.units import agrees, counted, percent
 
 PAYS = 1.5  # benefit ratio from which paging saves a third of a reservation or more
 NEAR_LIMIT = 0.75  # of max_model_len: a request as long as that gains little
@@ -168,7 +168,8 @@ def _apart(e: Evidence) -> Verdict:
         said = (
             f"{hits}; {s.prompts} prompts differ in {s.looks_like} and go on alike: {s.first} and {s.second} first at "
             f"character {s.position:,} (about token {s.token:,}), "
-            f"{s.ours!r} and {s.theirs!r}; about {s.all_blocks:,} blocks are stored again"
+            f"{s.ours!r} and {s.theirs!r}; about {counted(s.all_blocks, 'block')} "
+            f"{agrees(s.all_blocks, 'is', 'are')} stored again"
         )
         step = "put what changes (time, ids, names in no fixed order) behind what stays the same"
         return Verdict(name, title, True, "high", said, step)

@@ -48,6 +48,11 @@ class BlockStates:
                 if isinstance(fresh, np.ndarray):
                     setattr(self, name, np.concatenate([getattr(self, name), fresh]))
 
-    def in_use_from(self, block: int) -> bool:
-        """Whether a block with this id or a greater one is held, cached or in quarantine."""
-        return bool(((self.ref[block:] != 0) | (self.published[block:] != 0) | (self.place[block:] != FREE)).any())
+    def in_use_from(self, block: int, ended: int) -> bool:
+        """Whether a block with this id or a greater one is held, cached, in quarantine, or used by an open step.
+
+        Args:
+            ended: steps that have ended.
+        """
+        held = (self.ref[block:] != 0) | (self.published[block:] != 0) | (self.place[block:] != FREE)
+        return bool((held | (self.last_use[block:] > ended)).any())

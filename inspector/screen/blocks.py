@@ -11,7 +11,7 @@ from kvscope.inspector.screen.plain import beyond_writes
 from kvscope.inspector.screen.runs import Runs, sorted_rows
 from kvscope.inspector.source import IntArray
 from kvscope.inspector.state import BLOCK_KINDS, BlockState
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import Kind, Reason
 
 # The states that a WITNESS counts, in its order.
 COUNTED = (
@@ -44,6 +44,7 @@ _ALLOC, _HIT, _LEASE, _SETTLE, _EVICT = (
     flags((kind,)) for kind in (Kind.ALLOC, Kind.HIT, Kind.LEASE, Kind.SETTLE, Kind.EVICT)
 )
 _KEEPS, _LEAVES = flags((Kind.SHARE, Kind.PUBLISH)), flags((Kind.FREE, Kind.QUARANTINE))
+_RESIZED = np.uint8(Reason.RESIZED)
 _ADMITS = flags((Kind.ADMIT, Kind.RESUME))
 
 
@@ -292,6 +293,8 @@ class BlockPass:
         last_use = runs.greatest(used[self.rows], np.zeros(len(self.rows), dtype=np.bool_), states.last_use) - 1
         done = completed[self.rows] - 1
         early = (self.is_(Kind.ALLOC) & (last_use > done)) | (self.is_(Kind.SETTLE) & (last_use > done + 1))
+        moved = self.is_(Kind.RELEASE) & (self.column("reason") == _RESIZED)
+        early |= moved & (used[self.rows] - 1 > done)
         self.must("fence", ~early)
         runs.keep(last_use + 1, states.last_use)
 

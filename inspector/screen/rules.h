@@ -196,6 +196,7 @@ resizes(Live *self, const Event *event)
     for (int64_t i = size; i < self->rooms; i++) {
         const Block *block = &self->blocks[i];
         MUST(!is_known(self, block) || (block->references == 0 && !block->published && block->place == FREE), "resize");
+        MUST(!is_known(self, block) || lost(self) || block->last_use <= self->ended, "fence");
     }
     if (!grow((void **)&self->blocks, &self->rooms, size, sizeof(Block))) {
         return no_memory;
@@ -704,8 +705,10 @@ of_block_and_sequence(Live *self, Py_ssize_t i, const Event *event, const Traits
     if (block->unknown) {
         return NULL;
     }
-    if (event->kind == K_RELEASE && given.since < sequence->sched_seq && sequence->sched_step + 1 > block->last_use) {
-        block->last_use = sequence->sched_step + 1;
+    if (event->kind == K_RELEASE && given.since < sequence->sched_seq) {
+        int64_t used = sequence->sched_step + 1;
+        MUST(lost(self) || event->reason != RESIZED || given.block < 0 || used <= self->ended, "fence");
+        block->last_use = used > block->last_use ? used : block->last_use;
     }
     if (event->kind == K_ALLOC) {
         /* Handed out when the last step that used it has completed. */

@@ -228,7 +228,7 @@ class Screen:
             return True
         self._counts[0] += size - before - limits.never_free(size) + limits.never_free(before)
         self.num_blocks = size
-        return self.blocks.in_use_from(size)
+        return self.blocks.in_use_from(size, self._ended)
 
     def _beside(self, chunk: Chunk, found: dict[str, IntArray]) -> None:
         """Rows that are no moves of blocks: mismatches, needless waits, windows that were cut too short."""

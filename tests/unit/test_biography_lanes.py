@@ -34,7 +34,7 @@ def test_lives_of_a_block() -> None:
         "write slots [3:4] by haiku/1",
         "copy has run: from b0",
         "released by haiku/1, 1 -> 0",
-        "free again",
+        "put on the free list",
     ]
     assert first.events[0].site == "engine/pool.py:51 in take"
     assert [(s.slot, s.seq, s.copied) for s in first.slots] == [

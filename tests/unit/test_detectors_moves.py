@@ -105,6 +105,7 @@ def test_a_copy_is_of_the_block_that_it_replaces() -> None:
     assert "copies b0#1 into b2#1 for its block 1, but b1#1 stood there" in finding.why
     told = explain(copied(0), "story/1")
     assert told.verdict == "damaged"
+    assert told.should == "the copy should have been of the block that it takes the place of, into another one"
     assert told.cause is not None
     assert told.cause.seq == finding.seq
 
@@ -180,6 +181,31 @@ def test_a_published_block_is_withdrawn_before_it_is_free(kind: Kind) -> None:
     assert "while the prefix index still leads to it" in finding.why
     good = parent(1).commit(0).publish(0, seq_id=1, lblock=0).event(Kind.FINISH, seq_id=1).release(0, seq_id=1)
     assert codes(good.evict(0)) == set()
+
+
+def shrunk(*, ended: bool, moves: bool) -> HandTrace:
+    """A pool of 8 is cut to 4 while the step that uses block 5 is open, or behind it; 5 has moved, or was freed."""
+    trace = HandTrace(num_blocks=8, block_size=2).request(0, "story", [1], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(5, seq_id=1).write(5, 0, 2, seq_id=1).begin((1, 0, 2, [(5, 1)]))
+    trace = trace.end() if ended else trace
+    if moves:
+        trace.alloc(0, seq_id=1, reason=Reason.RESIZED).lease(5, 1, 0, 2)
+        trace.event(Kind.COW, block=0, gen=1, fill=2, seq_id=1, lblock=0, aux=5, reason=Reason.RESIZED,
+                    details=(5, 1, 0, 2))  # fmt: skip
+        trace.release(5, seq_id=1, reason=Reason.RESIZED).copy_done(5, 0).free(5)
+    else:
+        trace.event(Kind.FINISH, seq_id=1).release(5, seq_id=1).free(5)
+    trace.resize(8, 4)
+    trace = trace if ended else trace.end()
+    return let_go(trace, {1: [0]}) if moves else trace
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_nothing_moves_or_goes_under_an_open_step(moves: bool) -> None:
+    assert codes(shrunk(ended=True, moves=moves)) == set()
+    (finding,) = found(shrunk(ended=False, moves=moves))
+    assert (finding.code, finding.block) == ("KV013", 5)
+    assert f"b5#1 {'is moved' if moves else 'goes with the end of the pool'} while a step that uses it" in finding.why
 
 
 def test_right_managers_are_passed_by_both_screens() -> None:

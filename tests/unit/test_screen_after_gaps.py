@@ -17,6 +17,7 @@ from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.screen.live import ByRows
 from kvscope.inspector.screen.whole import by_rows
 from kvscope.inspector.source import frozen
+from kvscope.inspector.units import counted
 from kvscope.traces import compiled
 from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.schema import Kind, Reason, pack_range, table_digest
@@ -263,7 +264,7 @@ def test_both_draw_the_line(
     if not doubt:
         assert (looked.unjudged, looked.unknown) == judged
         assert (looked.blocks, looked.slots) == (full.blocks, full.slots)
-    assert f": {judged[0]} events could not be judged, {judged[1]} of " in full.notes[0]
+    assert f": {counted(judged[0], 'event')} could not be judged, {judged[1]} of " in full.notes[0]
     assert check(history()).notes == full.notes
 
 
