@@ -6,7 +6,8 @@ write that is there and the write that should be; the findings of a check name t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.read_records import OTHER_PREFIX, Damage, Foreign, Reads
 from kvscope.inspector.reads import reads_of, row_seq
 from kvscope.inspector.requests import find_request, prompt_lengths
+from kvscope.inspector.runs import run_of, runs_of
 from kvscope.inspector.should import SHOULD, SHOULD_AT
 from kvscope.inspector.source import Frozen, Names, TraceLike, frozen, row_of
 from kvscope.inspector.story import tell
@@ -107,13 +109,14 @@ class Explanation:
     other_steps: list[int] = field(default_factory=list)  # these steps
     beams: int = 0  # of the search that these sequences belong to; 0: they are samples
     lost: bool = False
+    writer: tuple[int, int] | None = None  # which of the trace's writers, of how many; None where it has one
     same_prefix: bool = False  # provenance compared these steps and found the right prefix in every slot
 
 
 def explain(
     trace: TraceLike, request: str | int, token: int | None = None, *, result: CheckResult | None = None
 ) -> Explanation:
-    """The story of one request.
+    """The story of one request; where several writers of the trace have such a one, that of the last.
 
     Args:
         request: its name, `NAME/1` for one sample of it, its number, or `s7` for a sequence.
@@ -123,10 +126,33 @@ def explain(
     Raises:
         UsageError: there is no such request or token; says which there are.
     """
-    trace = frozen(trace)
+    whole = frozen(trace)
+    runs = runs_of(whole)
+    number, seq_ids = _last_with(runs, request)
+    trace = runs[number]
+    if result is not None and len(runs) > 1:
+        result = replace(result, findings=tuple(f for f in result.findings if run_of(whole, f.seq) is trace))
+    told = _explained(trace, seq_ids, token, result if result is not None else check(trace))
+    return replace(told, writer=(number + 1, len(runs))) if len(runs) > 1 else told
+
+
+def _last_with(runs: Sequence[Frozen], request: str | int) -> tuple[int, list[int]]:
+    """The last of a trace's writers that has the request, and its sequences.
+
+    Raises:
+        UsageError: none has it, or one has several of that name.
+    """
+    refused: UsageError | None = None
+    for number in reversed(range(len(runs))):
+        try:
+            return number, find_request(runs[number], Names(runs[number].facts), request)
+        except UsageError as error:
+            refused = refused or error
+    raise refused or UsageError("the trace has no events")
+
+
+def _explained(trace: Frozen, seq_ids: list[int], token: int | None, found: CheckResult) -> Explanation:
     names = Names(trace.facts)
-    seq_ids = find_request(trace, names, request)
-    found = result if result is not None else check(trace)
     reads = reads_of(trace, found)
     context = _Context(trace, names, found, reads, seq_ids, token)
     if token is not None:

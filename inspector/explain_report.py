@@ -9,7 +9,8 @@ from typing import Any
 from kvscope.inspector.explain import BadRead, Explanation, TokenStep, Victim, Write
 from kvscope.inspector.findings import one_line
 from kvscope.inspector.report import report, story_json
-from kvscope.inspector.source import Names, TraceLike, frozen, joined, life
+from kvscope.inspector.runs import runs_of
+from kvscope.inspector.source import Frozen, Names, TraceLike, frozen, joined, life
 from kvscope.inspector.story import tell
 from kvscope.inspector.units import agrees, counted
 
@@ -27,8 +28,11 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
     Args:
         name: how the trace is named in copy-and-paste commands.
     """
-    trace = frozen(trace)
+    trace = _part(told, trace)
     parts = _head(told)
+    if told.writer is not None:
+        number, count = told.writer
+        parts.insert(0, f"(Writer {number} of {count} of this trace: the last one that has such a request.)")
     if told.read is not None:
         parts += _read(told, told.read)
     if told.same_prefix:
@@ -48,13 +52,14 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
 
 def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kvtrace") -> dict[str, Any]:
     """The same as plain values, with the whole story of the finding."""
-    trace = frozen(trace)
+    trace = _part(told, trace)
     return {
         "schema": "kvexplain/1",
         "trace": name,
         "request": told.request,
         "samples": told.samples,
         "beams": told.beams or None,
+        **({} if told.writer is None else {"writer": told.writer[0], "writers": told.writer[1]}),
         "verdict": told.verdict,
         "token": told.token,
         "steps": told.steps,
@@ -82,6 +87,12 @@ def explanation_json(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         "events_missing": told.lost,
         "same_prefix": told.same_prefix,
     }
+
+
+def _part(told: Explanation, trace: TraceLike) -> Frozen:
+    """What the explained request's own writer wrote."""
+    runs = runs_of(frozen(trace))
+    return runs[0 if told.writer is None else told.writer[0] - 1]
 
 
 def _head(told: Explanation) -> list[str]:

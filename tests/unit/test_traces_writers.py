@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvscope.engine.block_manager import BlockManager
+from kvscope.inspector.explain import explain
+from kvscope.inspector.explain_report import explanation_json, explanation_text
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
@@ -113,3 +116,26 @@ def test_every_writer_has_its_own_sequences_and_names(
             run = run_of(frozen(trace), seq)
             np.testing.assert_array_equal(run.events["kind"], memory.events["kind"])
         start += len(memory.events) + 1
+
+
+@pytest.mark.parametrize("limit", [SETTLED_ROWS, 10])
+def test_an_explanation_is_of_the_last_writer_that_has_the_request(
+    three: tuple[Path, list[MemoryRecorder]], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, runs = three
+    trace, alone = opened(path, limit, monkeypatch), runs[1]
+    whole = check(trace)
+    for found in (None, whole):
+        told, wanted = explain(trace, "of-1", result=found), explain(alone, "of-1")
+        assert (told.verdict, told.steps, told.first_token) == (wanted.verdict, wanted.steps, wanted.first_token)
+        assert told.verdict == "damaged"
+        start = len(runs[0].events) + 1
+        assert [replace(v, first_seq=v.first_seq - start) for v in told.victims] == wanted.victims
+        assert not told.lost
+        assert told.writer == (2, 3)
+    text = explanation_text(told, trace)
+    assert text.startswith("(Writer 2 of 3 of this trace")
+    assert explanation_json(told, trace)["writers"] == 3
+    last = explain(trace, "s0")
+    assert (last.verdict, last.request, last.writer) == ("clean", "of-2", (3, 3))
+    assert explain(alone, "s0").writer is None
