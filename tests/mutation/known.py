@@ -40,6 +40,7 @@ LINES: dict[str, str] = {
     "engine/pool.py: if len(behind) == AHEAD:": "when ids are filed in the ring, not in which order",
     "engine/free_list.py: if len(self.behind) >= AHEAD:": "when ids are filed in the ring, not in which order",
     "engine/prefix_store.py: self._width = 1 + 4 * block_size  # of packed tokens": "the first entry widens it",
+    "engine/free_list.py: AHEAD = 128  # ids that lie in lists, at most so many in each": "how many lie in lists",
     "engine/free_list.py: self._capacity = 2 * num_blocks + 16": "how large the ring is",
     "engine/tables.py: if end - start < _MANY:": "the sum of the words, one by one or as arrays",
     "inspector/screen/sequences.py: more = SequenceStates(max(count, 2 * have) - have)": (

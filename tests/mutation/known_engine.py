@@ -326,4 +326,24 @@ ENGINE: dict[str, str] = {
     "engine/pool.py: if count > free.count: -> if count != free.count:": (
         "where there are more than that, nothing is evicted"
     ),
+    (
+        "engine/block_arrays.py: return dict(zip(_COUNTED, self.tally(), strict=True)) "
+        "-> return dict(zip(_COUNTED, self.tally(), strict=False))"
+    ): "there are as many names as counts",
+    (
+        "engine/free_list.py: blocks = np.concatenate([self._ring[head:], self._ring[: end - "
+        "self._capacity]]) "
+        "-> blocks = np.concatenate([self._ring[head:], self._ring[: end % self._capacity]])"
+    ): "no run goes round the ring twice",
+    (
+        "engine/free_list.py: self._head = end if end < self._capacity else end - self._capacity "
+        "-> self._head = end if end < self._capacity else end % self._capacity"
+    ): "no run goes round the ring twice",
+    "engine/pool.py: and self.newest_use <= self.completed_step -> and self.newest_use < self.completed_step": (
+        "never: all go the longer way, to the same rows"
+    ),
+    (
+        "engine/pool.py: alike = self.open_leases == 0 and low == high "
+        "-> alike = self.open_leases == -1 and low == high"
+    ): "never: the same references are told as an array of equal numbers",
 }  # fmt: skip

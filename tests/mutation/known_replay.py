@@ -292,4 +292,11 @@ REPLAY: dict[str, str] = {
         "inspector/detectors/life.py: if not 0 <= lo < hi <= self.ledger.block_size: "
         "-> if not -1 <= lo < hi <= self.ledger.block_size:"
     ): "the lower end of a packed range is never below 0",
+    (
+        'inspector/detectors/ledger.py: and block.story["quarantined"] < self.ledger.last_step_seq '
+        '-> and block.story["quarantined"] <= self.ledger.last_step_seq'
+    ): "no event puts a block in quarantine and ends a step",
+    "inspector/detectors/passing.py: self._lo = self._hi = 0 -> self._lo = self._hi = 1": (
+        "no event is known yet, wherever the stretch of none begins"
+    ),
 }  # fmt: skip

@@ -602,4 +602,14 @@ SCREEN: dict[str, str] = {
         "self.pass_of_entries.current[self.rows] "
         "-> gone = self.is_(Kind.RELEASE) * self.pass_of_entries.current[self.rows]"
     ): "the product of truth values is that both are true",
+    (
+        "inspector/screen/sequences.py: reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST - 1), "
+        "self.kept.reach) "
+        "-> reach = np.maximum(np.minimum(np.maximum(ext, 0), _MOST / 1), self.kept.reach)"
+    ): "positions as far out are doubted where they are told",
+    (
+        'inspector/screen/sequences.py: self.must("new block", ~alloc | chunk.starts_copy[self.rows] | (base '
+        ">= before)) "
+        '-> self.must("new block", ~alloc ^ chunk.starts_copy[self.rows] | (base >= before))'
+    ): "only a hand-out starts a copy: never both",
 }  # fmt: skip

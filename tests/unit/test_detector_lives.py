@@ -83,6 +83,14 @@ def dead_in_front() -> HandTrace:
     return reads(trace, 1, 8)
 
 
+def dead_of_three(hi: int) -> HandTrace:
+    """Of three full blocks of three slots the second one is someone else's by now, and is read."""
+    trace = HandTrace(block_size=3).event(Kind.ADMIT, seq_id=1)
+    for block in range(3):
+        trace.alloc(block, seq_id=1, lblock=block).write(block, 0, 3, seq_id=1, lblock=block)
+    return reads(trace.free(1).alloc(1, seq_id=2), 1, hi)
+
+
 def quarantined_under_a_lease() -> HandTrace:
     trace = lives(1).lease(0, 7, 0, 2).event(Kind.FINISH, seq_id=1).release(0, seq_id=1).quarantine(0)
     return trace.unlease(0, 7).settle(0)
@@ -164,6 +172,11 @@ def slid(*lblocks: int, told: int) -> HandTrace:
          lambda: lives(2).event(Kind.FINISH, seq_id=2).release(0, seq_id=2).free(0).event(Kind.GAP, aux=0)
          .event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1, gen=-1).write(0, 0, 4, seq_id=1, gen=1)
          .begin((1, 0, 4, [(0, 1)]))),
+        *((f"slot {lo} is written under a lease that tells no slots", f"KV005@2 KV006@4[{lo}:{lo + 1}]",
+           lambda lo=lo: lives(1).event(Kind.LEASE, block=0, gen=1, aux=7, ref_before=1, ref_after=2).event(Kind.NOTE)
+           .write(0, lo, lo + 1, seq_id=1, ref_before=2, ref_after=2)) for lo in range(4)),
+        *((f"a dead block of three slots, read up to {hi}", f"KV012@7 KV014@8 KV002@10[0:{min(hi - 3, 3)}]",
+           lambda hi=hi: dead_of_three(hi)) for hi in range(4, 10)),
         ("a copy out of no block", "", lambda: HandTrace().alloc(1, seq_id=9).event(
             Kind.COW, block=1, gen=1, seq_id=9, lblock=0, fill=3, details=(-1, 0, 0, 3))),
         ("a read of a dead block, and of one that is not written", "KV012@3 KV014@4 KV002@6[0:4]",

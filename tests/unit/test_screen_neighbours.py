@@ -274,6 +274,14 @@ CASES: list[Case] = [
     *((f"a window of {window} that begins at {lo}", "window@9" if lo > 8 - window else "",
        lambda window=window, lo=lo: windowed(window, lo)) for window in (1, 3, 6) for lo in range(4, 8)
       if lo <= 8 - window + 1),
+    ("a copy whose source was let go in front of it", "copy source@6",
+     lambda: admitted().alloc(2, seq_id=1).write(2, 0, 3, seq_id=1).alloc(5, seq_id=2).lease(2, 1, 0, 3).unlease(2, 1)
+     .event(Kind.COW, block=5, gen=1, seq_id=2, lblock=0, fill=3, aux=2, details=(2, 1, 0, 3))),
+    ("hit as block -1, published as the first", "positions@11", lambda: hits(cached(1), 0, by=-1)),
+    ("two blocks to the host tier, and of the first no lease is told", "",
+     lambda: row_of(2).lease(0, 7, 0, 4).event(Kind.SWAP_OUT, block=0, gen=1, seq_id=1, lblock=0, fill=4, aux=5)
+     .lease(1, 8, 0, 4).event(Kind.SWAP_OUT, block=1, gen=1, seq_id=1, lblock=1, fill=4, aux=6, details=(1, 8))
+     .unlease(0, 7).unlease(1, 8)),
     ("two far behind", "", lambda: two(2**31 - 1)),
 ]  # fmt: skip
 
@@ -335,6 +343,9 @@ def ran_in_another_life(target: int = 0) -> HandTrace:
     *((lambda: hits(row_of(1).commit(0).event(
         Kind.PUBLISH, block=0, gen=1, seq_id=1, lblock=0, details=WORDS[0]).event(Kind.ADMIT, seq_id=2), 0), (row,), "")
       for row in (6, 7, 8)),
+    (lambda: row_of(1).alloc(1, seq_id=1, lblock=1).lease(0, 7, 0, 4).event(
+        Kind.COW, block=1, gen=1, seq_id=1, lblock=1, fill=4, details=(0, 1, 0, 4)).lease(0, 9, 0, 4), (8,),
+     "copy source@8"),
     (lambda: hits(cached(2), 0, 1).event(Kind.RESUME, seq_id=2), (17,), "begins empty@18, hit prefix@17"),
     *((lambda: row_of(1).alloc(1, seq_id=1, lblock=1).lease(0, 7, 0, 4).event(
         Kind.COW, block=1, gen=1, seq_id=1, lblock=1, fill=4, details=(0, 1, 0, 4)), (rows,), expected)
