@@ -216,7 +216,7 @@ class _Reader:
                 return
             if self._base is not None or self.events:
                 raise _BadLine("there is one base record, and it comes before the events")
-            self._base = base_of(record)
+            self._base = base_of(record, os.fstat(self.file.fileno()).st_size)
         except ValueError as error:
             raise _BadLine(str(error)) from error
         self._last_seq = self._base[0] - 1
