@@ -50,6 +50,7 @@ class Moment:
     restarts: int  # how often another run took the place of the one before
     running: int  # sequences that hold blocks
     waiting: int  # sequences that were submitted, or preempted, and are not admitted
+    lineup_known: bool = True  # else there are at least so many of either: events were let go before they were seen
 
     @property
     def prefix_hit_rate(self) -> float | None:
@@ -73,12 +74,12 @@ class Follower:
     def __init__(self, reader: Any, begun_ns: int = 0, before: Follower | None = None) -> None:
         self._reader, self._begun_s = reader, begun_ns * 1e-9
         self._rows = 0
-        self._begin()
         self._kinds = np.zeros(256, np.int64)
         self._lineup = Lineup()
         self._prompts: dict[int, int] = {}
         self._hits = self._queries = self._resized = 0
         self._seq = self._step = -1
+        self._begin()
         self._ended: list[tuple[int, int]] = []  # (t_ns, tokens) of the newest steps
         self._past: Past = {name: np.empty(0) for name in ("wall_s", "seq", *_MEASURES)}
         self._restarts = 0
@@ -88,6 +89,8 @@ class Follower:
 
     def _begin(self) -> None:
         """The pool before the first event that the trace has now."""
+        if self._reader.rows and int(self._reader.columns(("seq",), 0, 1)["seq"][0]) > self._seq + 1:
+            self._lineup, self._prompts = Lineup(known=False), {}
         self._sums = PoolSums.before(self._reader, slots=True)
         self._fold = fold_before(self._reader) or BlockFold(self._reader.num_blocks)
 
@@ -114,7 +117,7 @@ class Follower:
             pool=self._pool(), past=dict(self._past), counts=names,
             cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
             tokens_per_s=self._rate(), restarts=self._restarts,
-            running=len(self._lineup.running), waiting=len(self._lineup.waiting),
+            running=len(self._lineup.running), waiting=len(self._lineup.waiting), lineup_known=self._lineup.known,
         )  # fmt: skip
 
     def _pool(self) -> PoolState:

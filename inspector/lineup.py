@@ -17,9 +17,14 @@ _TO[[Kind.FINISH, Kind.ABORT]] = _ENDS
 
 
 class Lineup:
-    """The sequences that run, and those that were submitted or preempted and are not admitted; `add` folds rows in."""
+    """The sequences that run, and those that were submitted or preempted and are not admitted; `add` folds rows in.
 
-    def __init__(self) -> None:
+    Args:
+        known: it is given every row. Else there are at least those that it has: others may have come before.
+    """
+
+    def __init__(self, *, known: bool = True) -> None:
+        self.known = known
         self.running: set[int] = set()
         self.waiting: set[int] = set()
 
@@ -30,6 +35,7 @@ class Lineup:
         if len(again) and len(again := again[np.asarray(part["aux"])[again] <= 0]):
             self.running.clear()  # another writer goes on from here: whom the one before had is gone
             self.waiting.clear()
+            self.known = True
         at = int(again[-1]) + 1 if len(again) else 0
         moves = at + np.flatnonzero(_TO[kind[at:]])
         if not len(moves):

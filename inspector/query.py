@@ -23,13 +23,12 @@ import numpy as np
 from kvscope.errors import KVScopeError, MissingDependency, UsageError
 from kvscope.inspector.export.tables import batches, schemas, table_batch
 from kvscope.inspector.lanes import DECODE, PREEMPTED, PREFILL, QUEUED, lanes
-from kvscope.inspector.source import TraceLike, frozen, most_blocks
-from kvscope.inspector.state import STATE_NAMES, state_at
+from kvscope.inspector.source import TraceLike, frozen, size_after
+from kvscope.inspector.state import STATE_NAMES, check_shown, state_at
 
 MEMORY, SPILL = "1GB", "8GB"
 _FETCH = 1000
 _BATCH = 16_384  # rows of a made table that are Python objects at once
-MOST_BLOCKS = 1 << 22  # of a pool whose blocks are listed
 _EAGER = 100_000  # rows that may be held at once
 _LOCKED = (
     "enable_external_access=false",
@@ -195,9 +194,7 @@ def tables(trace: TraceLike) -> dict[str, Lazy]:
 
 
 def _blocks(trace: TraceLike) -> Iterator[tuple[Any, ...]]:
-    most = most_blocks(trace.num_blocks, trace.events)
-    if most > MOST_BLOCKS:
-        raise QueryError(f"the pool has {most:,} blocks: too many for a table, which has at most {MOST_BLOCKS:,}")
+    check_shown(size_after(trace, len(trace.events)), "the table of blocks")
     end = int(np.asarray(trace.seqs)[-1]) if len(trace.events) else -1
     state = state_at(trace, end)
     columns = (state.gen, state.state, state.entries, state.leases, state.fill, state.published, state.writing,

@@ -31,6 +31,7 @@ class BlockState(IntEnum):
     LOST = 6
 
 
+MOST_SHOWN = 1 << 22  # blocks of a pool that is shown whole
 STATE_NAMES = tuple(state.name.lower() for state in BlockState)
 STATE_LETTERS = "FPSTCQL"
 WRITING_LETTER = "W"
@@ -292,6 +293,15 @@ def check_block(trace: TraceLike, block: int) -> None:
         raise UsageError(f"block {block} does not exist: the pool has blocks 0..{most - 1}")
 
 
+def check_shown(num_blocks: int, where: str) -> None:
+    """Raises TraceError where a pool has too many blocks to be shown one by one."""
+    if num_blocks > MOST_SHOWN:
+        raise TraceError(
+            f"the pool has {num_blocks:,} blocks: {where} shows a pool of at most {MOST_SHOWN:,}; "
+            "kvscope inspect shows its measures"
+        )
+
+
 def block_rows(events: EventArray, num_blocks: int) -> IntArray:
     """Rows that say something about a block of the pool."""
     block = events["block"]
@@ -310,11 +320,12 @@ def classify(
     An unheld block that is neither cached nor quarantined counts as free: between the last RELEASE and the FREE
     or QUARANTINE row that follows it in the same operation, no other place could be named.
     """
-    held = np.where(entries > 1, BlockState.SHARED, np.where(entries == 1, BlockState.PRIVATE, BlockState.IN_TRANSIT))
-    unheld = np.where(quarantined, BlockState.QUARANTINED, np.where(published, BlockState.CACHED, BlockState.FREE))
-    unheld = np.where(np.asarray(lost) > 0, BlockState.LOST, unheld)
-    return np.where(entries + leases > 0, held, unheld).astype(np.uint8)
+    held = np.where(entries > 1, _SHARED, np.where(entries == 1, _PRIVATE, _IN_TRANSIT))
+    unheld = np.where(quarantined, _QUARANTINED, np.where(published, _CACHED, _FREE))
+    unheld = np.where(np.asarray(lost) > 0, _LOST, unheld)
+    return np.where(entries + leases > 0, held, unheld)
 
 
+_FREE, _PRIVATE, _SHARED, _IN_TRANSIT, _CACHED, _QUARANTINED, _LOST = np.arange(len(BlockState), dtype=np.uint8)
 _TABLE_MASK = kind_mask(TABLE_KINDS)
 _RUN = 1 << 20  # rows folded in at a time

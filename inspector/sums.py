@@ -12,7 +12,16 @@ from kvscope.inspector.lost import Lost
 from kvscope.inspector.source import IntArray, fold_before, size_after
 from kvscope.inspector.state import BlockState, classify
 from kvscope.inspector.timeline import Carry
-from kvscope.traces.fold import BLOCK_KINDS, INDEX_EFFECT, PLACE_EFFECT, RESIZING, begun_anew, kind_mask, resized
+from kvscope.traces.fold import (
+    BLOCK_KINDS,
+    INDEX_EFFECT,
+    MAX_BLOCKS,
+    PLACE_EFFECT,
+    RESIZING,
+    begun_anew,
+    kind_mask,
+    resized,
+)
 from kvscope.traces.schema import Kind
 
 STATES = tuple(state.name.lower() for state in BlockState)
@@ -68,11 +77,11 @@ class PoolSums:
 
     def _clear(self, size: int) -> None:
         """A pool of which nothing has been handed out."""
-        self.size = size
-        self.gen = np.zeros(size, np.int32)
-        self.ref, self.leases, self.entries, self.gone = (np.zeros(size, np.int32) for _ in range(4))
-        self.published, self.quarantined, self.state = (np.zeros(size, np.uint8) for _ in range(3))
-        self.fill = np.zeros(size, np.int32)
+        self.size, known = size, min(size, MAX_BLOCKS)
+        self.gen = np.zeros(known, np.int32)
+        self.ref, self.leases, self.entries, self.gone = (np.zeros(known, np.int32) for _ in range(4))
+        self.published, self.quarantined, self.state = (np.zeros(known, np.uint8) for _ in range(3))
+        self.fill = np.zeros(known, np.int32)
         self.counts = np.zeros(len(STATES), np.int64)
         self.classes = np.zeros(len(REF_CLASSES), np.int64)
         self.total_entries = self.total_filled = 0
@@ -279,7 +288,7 @@ class PoolSums:
                 getattr(self, name)[known] = found[name][ends]
 
     def _grow(self, size: int) -> None:
-        more = size - len(self.gen)
+        more = min(size, MAX_BLOCKS) - len(self.gen)
         if more > 0:
             for name in _KEPT:
                 old = getattr(self, name)

@@ -19,7 +19,16 @@ from kvscope.errors import TraceError
 from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.lost import Lost
 from kvscope.inspector.remote import Server
-from kvscope.inspector.state import STATE_LETTERS, URGENCY, WRITING_LETTER, BlockState, PoolState, pool_state
+from kvscope.inspector.state import (
+    MOST_SHOWN,
+    STATE_LETTERS,
+    URGENCY,
+    WRITING_LETTER,
+    BlockState,
+    PoolState,
+    check_shown,
+    pool_state,
+)
 from kvscope.inspector.telemetry.counted import Counted, totals
 from kvscope.traces.fold import BlockFold, events_columns
 from kvscope.traces.follow import Follower
@@ -43,8 +52,9 @@ class Glance:
     failed: str | None = None
     missing: int = 0  # events that are known to be lost, but for those that a recorder with limits let go
     let_go: int = 0  # those
+    unseen: int = 0  # of those, what went before it was looked at: `totals` are without
     began_s: float = 0.0  # of the same clock as `at_s`: when the first event that is here was
-    run: str = ""  # of a server: which of its runs
+    run: str = ""  # which of a server's runs; of a folder: which part of it was looked at without a hole
 
     def cells(self, most: int) -> tuple[int, str]:
         """(blocks per cell, one letter per cell) in at most so many cells."""
@@ -62,6 +72,7 @@ class Glance:
             "schema": "kvscope-top/1", "name": self.name, "live": self.live, "failed": self.failed, "pool": self.pool,
             "totals": self.totals, "rates": rates, "findings": self.findings,
             "missing_events": self.missing + self.let_go, "let_go_events": self.let_go,
+            "unseen_events": self.unseen,
             "map": {"blocks_per_cell": per, "cells": cells},
         }  # fmt: skip
 
@@ -88,19 +99,32 @@ class FolderSource:
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
         self._name = path.name
-        self._fold = BlockFold(self._follower.pool.num_blocks)
-        self._counted = Counted(self._follower.pool.num_blocks)
+        self._begun = 0  # how often it has begun anew
+        self._begin()
+
+    def _begin(self) -> None:
+        """As one who has not looked yet."""
+        self._fold = BlockFold(self._follower.pool.num_blocks, most=MOST_SHOWN)
+        self._counted = Counted(MOST_SHOWN)
         self._lineup, self._lost = Lineup(), Lost()
         self._computed = 0  # positions computed in all steps
         self._step, self._t_ns, self._next = -1, 0, 0
+        self._unseen = 0  # events below this number were let go before it looked
         self._began_ns: int | None = None  # of the first event; 0 where the trace has it
 
     def look(self) -> Glance:
-        """Fold what was written since."""
+        """Fold what was written since; where some of it was let go meanwhile, begin anew with what is left.
+
+        Raises:
+            TraceError: the pool is too large to be shown.
+        """
         follower = self._follower
         follower.refresh()
-        if follower.first > self._next and (base := follower.base) is not None:
-            self._fold, self._next = base, follower.let_go  # what came before went unseen, and this is what it made
+        if follower.first > self._next:
+            if self._next:
+                self._begun += 1
+                self._begin()
+            self._begin_with(follower.base)
         for part in follower.rows(self._next):
             self._fold.apply(events_columns(part.events, part.seqs))
             self._counted.add(part.events)
@@ -108,15 +132,26 @@ class FolderSource:
             self._lost.add_events(part.events, part.seqs)
             self._clock(part.events, int(part.seqs[0]))
             self._next = int(part.seqs[-1]) + 1
+        check_shown(self._fold.size, "kvscope top")
         lost = self._lost.per_block(self._fold.gen)
         now = pool_state(self._fold, self._next - 1, follower.pool.block_size, lost=lost)
         pool = _measures(now, follower.pool.block_bytes) | {
             "step": self._step, "running": len(self._lineup.running), "waiting": len(self._lineup.waiting),
+            "lineup_known": self._lineup.known,
         }  # fmt: skip
         counts = totals(self._counted, follower.dropped) | {"computed_tokens": self._computed}
         return Glance(self._name, follower.live, pool, counts, letters_of(now), self._t_ns / 1e9,
-                      missing=follower.missing, let_go=follower.let_go,
-                      began_s=(self._began_ns or 0) / 1e9)  # fmt: skip
+                      missing=follower.missing, let_go=follower.let_go, unseen=self._unseen,
+                      began_s=(self._began_ns or 0) / 1e9, run=str(self._begun))  # fmt: skip
+
+    def _begin_with(self, base: BlockFold | None) -> None:
+        """What came before the first row that is left went unseen; `base` is what it made, where that is known."""
+        self._unseen, self._lineup.known = self._follower.let_go, False
+        if base is not None:
+            check_shown(base.size, "kvscope top")
+            self._fold = BlockFold(len(base), most=MOST_SHOWN)
+            self._fold.begin_as(base)
+            self._fold.size, self._next = base.size, self._follower.let_go
 
     def _clock(self, events: EventArray, first_seq: int) -> None:
         if len(events):

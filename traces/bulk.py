@@ -32,7 +32,7 @@ class BulkWriter:
     Args:
         path: the folder; made, with its parents.
         pool: the geometry of the pool.
-        manifest: further members of the manifest (engine, record, clock, meta, dropped, clipped, clean).
+        manifest: further members of the manifest (engine, record, clock, meta, events, dropped, clipped, lost, clean).
         overwrite: replace a trace that is there.
 
     Raises:
@@ -141,7 +141,9 @@ class BulkWriter:
         """
         try:
             self._segments.close()
-            counted = {"events": self._next} if self._manifest["events"] is None else {}
+            # (one that was not closed does not say how many events it has, and neither does what is made of it)
+            unsaid = self._manifest["events"] is None and self._manifest["clean"] is True
+            counted = {"events": self._next} if unsaid else {}
             write_manifest(self.path, self._manifest | counted)
         except OSError as error:
             raise TraceError(f"cannot write {self.path}: {error.strerror or error}") from error

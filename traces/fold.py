@@ -27,6 +27,7 @@ BLOCK_KINDS = frozenset(
 RESIZING = (Kind.GROW, Kind.SHRINK, Kind.GAP)  # kinds that may say how large the pool is from there on
 FOLD_COLUMNS = ("seq", "kind", "block", "gen", "ref_before", "ref_after", "fill", "aux")
 MAX_BLOCKS = 1 << 24  # of a fold; a trace that claims more is folded up to here
+_FEW_BLOCKS, _BLOCKS_A_BYTE = 1 << 20, 10  # at level 1 deflate makes a byte of 229 at most, which are 8 blocks
 
 
 def kind_mask(kinds: frozenset[Kind] | tuple[Kind, ...]) -> npt.NDArray[np.bool_]:
@@ -76,6 +77,11 @@ def resized(kind: npt.NDArray[Any], aux: npt.NDArray[Any]) -> npt.NDArray[np.int
     return np.where(told, sizes, -1)
 
 
+def believed(size_bytes: int) -> int:
+    """Blocks that a fold in so many bytes may be of, whatever it says: a few bytes are no reason to hold millions."""
+    return min(max(_FEW_BLOCKS, _BLOCKS_A_BYTE * size_bytes), MAX_BLOCKS)
+
+
 class BlockFold:
     """Blocks `first` .. `first + count - 1` after some rows; all free and never handed out before any.
 
@@ -83,6 +89,7 @@ class BlockFold:
         size: blocks of the pool, `GROW` and `SHRINK` rows change it.
         first: the block that the arrays begin with.
         count: how many blocks are followed; all that there ever are if left out.
+        most: of all that there ever are, no more than these.
     """
 
     gen: npt.NDArray[np.int32]  # the life: the greatest seen; rows of an older one, or of a stale handle, say nothing
@@ -94,8 +101,8 @@ class BlockFold:
     writing: npt.NDArray[np.uint8]
     last_seq: npt.NDArray[np.int64]  # the last row of any life
 
-    def __init__(self, size: int, first: int = 0, count: int | None = None) -> None:
-        self.size, self.first, self._bound = size, first, count
+    def __init__(self, size: int, first: int = 0, count: int | None = None, most: int = MAX_BLOCKS) -> None:
+        self.size, self.first, self._bound, self._most = size, first, count, most
         for name, dtype, default in _FIELDS:
             setattr(self, name, np.full(0, default, dtype))
         self._grow(size - first if count is None else count)
@@ -105,7 +112,7 @@ class BlockFold:
 
     def copy(self) -> BlockFold:
         """A fold that goes its own way."""
-        other = BlockFold(self.size, self.first, 0)
+        other = BlockFold(self.size, self.first, 0, self._most)
         other._bound = self._bound
         for name, _, _ in _FIELDS:
             setattr(other, name, getattr(self, name).copy())
@@ -188,6 +195,8 @@ class BlockFold:
         size, count = np.frombuffer(data, "<i8", 2).tolist()
         if not 0 <= size <= MAX_BLOCKS or not 0 <= count <= MAX_BLOCKS:
             raise ValueError(f"a keyframe of {count} blocks")
+        if count > believed(len(data)):
+            raise ValueError(f"a keyframe of {count} blocks in {len(data)} bytes")
         inflate = zlib.decompressobj()
         try:
             arrays = inflate.decompress(data[16:], count * BLOCK_BYTES + 1)
@@ -203,11 +212,14 @@ class BlockFold:
         return fold
 
     def _grow(self, count: int) -> None:
-        count = min(count, MAX_BLOCKS)
-        more = count - len(self)
-        if more > 0:
+        count, known = min(count, self._most), len(self)
+        if count > known:
             for name, dtype, default in _FIELDS:
-                setattr(self, name, np.concatenate([getattr(self, name), np.full(more, default, dtype)]))
+                grown = (
+                    np.full(count, default, dtype) if default else np.zeros(count, dtype)
+                )  # zeros cost no memory yet
+                grown[:known] = getattr(self, name)
+                setattr(self, name, grown)
 
 
 def events_columns(events: npt.NDArray[np.void], seqs: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:

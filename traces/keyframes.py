@@ -17,7 +17,7 @@ import struct
 import time
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kvscope.traces.fold import BLOCK_BYTES, BlockFold
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 KEY_ROWS = 1 << 17
 STALE_S = 60.0  # a file half written for so long was left behind
-MAX_BYTES = 1 << 27  # of all keyframes in memory: they then lie further apart
+MAX_BYTES = 1 << 27  # of all keyframes in memory, but for a few: they then lie further apart
+_LEAST = 2  # however large they are
 MAGIC = b"KVSKEYS1"
 _HEAD = struct.Struct("<8sIII")
 _ENTRY = struct.Struct("<qq")
@@ -54,15 +55,28 @@ class Keyframes:
 
     def wanted(self, rows: int) -> Iterable[int]:
         """Rows at which the next keyframes of a trace of `rows` rows are due."""
-        most = max(4, MAX_BYTES // (BLOCK_BYTES * max(len(self.folds[0]), 1)))
-        while rows // self.rows_between > most:
+        while rows // self.rows_between > most_of(self.folds):
             self.rows_between *= 2
         return range((self.rows[-1] // self.rows_between + 1) * self.rows_between, rows + 1, self.rows_between)
 
     def add(self, row: int, fold: BlockFold) -> None:
-        """Keep what the rows before `row` have made."""
+        """Keep what the rows before `row` have made, unless it is none of those that are wanted any more.
+
+        A pool that has grown takes more room: every other one behind the first two (the start, and what was let go)
+        then goes.
+        """
+        if row % self.rows_between and len(self.rows) > 1:
+            return
         self.rows.append(row)
         self.folds.append(fold.copy())
+        while len(self.rows) > 2 + most_of(self.folds):
+            self.rows_between *= 2
+            del self.rows[2::2], self.folds[2::2]
+
+
+def most_of(folds: Sequence[BlockFold]) -> int:
+    """How many keyframes there may be, the first two not counted, if these are some of them."""
+    return max(_LEAST, MAX_BYTES // (BLOCK_BYTES * max(1, *map(len, folds))))
 
 
 def batches_key(batches: Iterable[tuple[int, int, int]]) -> int:
@@ -99,6 +113,8 @@ def load_keyframes(data: bytes, key: int, rows: int, keys: Keyframes) -> bool:
                 return False
             found.append((row, BlockFold.from_bytes(data[at : at + length])))
             at += length
+            if len(found) > 1 + most_of([fold for _, fold in found]):
+                return False
     except (struct.error, ValueError):
         return False
     keys.rows += [row for row, _ in found]

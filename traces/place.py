@@ -238,7 +238,9 @@ class PackedPlace:
         end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             name = info.filename
-            if not _PLAIN_NAME.fullmatch(name) or name in members or stat.S_ISLNK(info.external_attr >> 16):
+            if name in members:
+                raise self._refused(f"it holds {name[:60]!r} twice")
+            if not _PLAIN_NAME.fullmatch(name) or stat.S_ISLNK(info.external_attr >> 16):
                 raise self._refused(f"it holds {name[:60]!r}, which no trace does")
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.file_size != info.compress_size:
                 raise self._refused(f"{name[:60]} in it is compressed or encrypted; a packed trace stores plain bytes")

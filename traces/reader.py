@@ -192,8 +192,7 @@ class TraceReader:
             if not self.clean:
                 found.append(not_closed(self.losses, self.manifest))
         found += holes(self.gaps, self.let_go)
-        clipped = max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
-        return found + notes(self.dropped, self.losses, clipped, live=self.live)
+        return found + notes(self.dropped, self.losses, self.clipped, live=self.live)
 
     def detail(self, seq: int) -> tuple[int, ...] | None:
         """The details of the row `seq`, None where it has none."""
@@ -331,6 +330,11 @@ class TraceReader:
         self._loaded.details.add_late(self._names.poll())
         self._names.need(self._tail)
         self.dropped = max(hot.counters.dropped, count_of(self.manifest, "dropped"))
+
+    @property
+    def clipped(self) -> int:
+        """Rows with a value that was cut to its column's range."""
+        return max(self._hot.counters.clipped, count_of(self.manifest, "clipped"))
 
     @property
     def losses(self) -> Losses:

@@ -76,7 +76,7 @@ def take_over(path: Path, pool: PoolFacts, pwrite: PWrite) -> Left:
         raise TraceError(f"cannot go on with {path}: {error.strerror or error}") from error
     return Left(
         trace.manifest, end, t_ns, number, list(trace.sites), list(trace.actors), trace.dropped,
-        max(tail.counters.clipped, count_of(trace.manifest, "clipped")), trace.losses,
+        trace.clipped, trace.losses,
     )  # fmt: skip
 
 

@@ -215,6 +215,8 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
     size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else "blocks"
     speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
+    least = "" if m.lineup_known else "≥ "
+    running, waiting = f"{least}{count_text(m.running)}", f"{least}{count_text(m.waiting)} waiting"
     return [
         _held(int(held), now.num_blocks),
         *_free_or_lost(int(m.now("free") or 0), int(m.now("lost_blocks") or 0), now.block_bytes),
@@ -222,7 +224,7 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
         ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
         ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
         (waste, ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
-        ("Running", count_text(m.running), f"{count_text(m.waiting)} waiting", "Sequences that hold blocks."),
+        ("Running", running, waiting, "Sequences that hold blocks."),
         ("Speed", speed or ABSENT, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
     ]  # fmt: skip
 

@@ -119,9 +119,19 @@ def screen(history: History, width: int, map_rows: int) -> Group:
         *_occupancy(glance, history, width),
     ]
     if glance.let_go:
-        told = f"{glance.let_go:,} events were let go: counts and rates are of the rest"
-        parts.append(Text(told, "dim"))
+        parts.append(Text(_let_go(glance), "dim"))
     return Group(*parts, Text(), *_map(glance, width, map_rows))
+
+
+def _let_go(glance: Glance) -> str:
+    """What the events that a recorder with limits has let go are to the figures."""
+    told = f"{glance.let_go:,} events were let go"
+    if not glance.unseen:
+        return f"{told}: counts and rates have them too"
+    if glance.run not in ("", "0"):
+        return f"{told}, some before they were looked at: counts and rates began anew behind event {glance.unseen:,}"
+    rest = "the rest" if glance.unseen == glance.let_go else f"those behind event {glance.unseen:,}"
+    return f"{told}: counts and rates are of {rest}"
 
 
 def _title(glance: Glance, *, away: bool = False) -> Text:
@@ -153,9 +163,10 @@ def _stats(glance: Glance, history: History, width: int) -> list[Text]:
         else None
     )
     kind = "tokens" if "generated_tokens" in totals else "computed"  # of answers; or positions, prompts' as well
+    least = "" if pool.get("lineup_known", True) else "≥ "  # some may have come before the events that are left
     figures = [
         ("in use", percent(used), "bold red" if used >= 0.98 else "yellow" if used >= 0.9 else "bold"),
-        ("running", str(pool["running"]), "bold"), ("waiting", str(pool["waiting"]), "bold"),
+        ("running", f"{least}{pool['running']}", "bold"), ("waiting", f"{least}{pool['waiting']}", "bold"),
         ("hit rate", percent(hits), "bold"), ("tail waste", percent(pool["tail_waste"]), "bold"),
         ("saved", f"{pool['saved_blocks']:,}", "bold"),
         *([("lost", f"{pool['lost_blocks']:,}", "bold red")] if pool.get("lost_blocks") else []),

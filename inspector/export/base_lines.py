@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.inspector.source import TraceLike, fold_before
-from kvscope.traces.fold import MAX_BLOCKS, BlockFold
+from kvscope.traces.fold import MAX_BLOCKS, BlockFold, believed
 
 
 def base_lines(trace: TraceLike) -> Iterator[dict[str, Any]]:
@@ -29,8 +29,8 @@ def base_lines(trace: TraceLike) -> Iterator[dict[str, Any]]:
         yield {"record": "block", "i": block, **values}
 
 
-def base_of(record: dict[str, Any]) -> tuple[int, BlockFold]:
-    """(seq, the fold that `block` lines fill) of a `base` line.
+def base_of(record: dict[str, Any], size_bytes: int) -> tuple[int, BlockFold]:
+    """(seq, the fold that `block` lines fill) of a `base` line in a file of so many bytes.
 
     Raises:
         ValueError: what is wrong with it.
@@ -40,6 +40,8 @@ def base_of(record: dict[str, Any]) -> tuple[int, BlockFold]:
         raise ValueError(f"before of a base is a whole number above 0, got {seq!r:.40}")
     if type(size) is not int or type(blocks) is not int or not 0 <= size <= blocks <= MAX_BLOCKS:
         raise ValueError(f"a base follows num_blocks to {MAX_BLOCKS} blocks, got {size!r:.40} and {blocks!r:.40}")
+    if blocks > (most := believed(size_bytes)):
+        raise ValueError(f"a base in a file of {size_bytes:,} bytes follows at most {most:,} blocks, got {blocks:,}")
     fold = BlockFold(blocks)
     fold.size = size
     return seq, fold

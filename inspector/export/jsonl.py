@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from kvscope.inspector.export.base_lines import base_lines
 from kvscope.inspector.export.parts import Part, Progress, no_progress, parts
 from kvscope.inspector.source import TraceLike
+from kvscope.traces.losses import Losses, as_members
 from kvscope.traces.schema import EVENT_DTYPE, Kind, Reason
 
 FORMAT, VERSION = "kvscope-jsonl", 1
@@ -57,7 +58,10 @@ def manifest_of(trace: TraceLike) -> dict[str, Any]:
     held: dict[str, Any] = dict(getattr(trace, "manifest", None) or {})
     held.pop("crc", None)
     pool = {"num_blocks": trace.num_blocks, "block_size": trace.block_size, "block_bytes": trace.block_bytes}
-    return {**held, "pool": {**held.get("pool", {}), **pool}, "clean": bool(trace.clean), "dropped": int(trace.dropped)}
+    counted = {"dropped": int(trace.dropped), **as_members(Losses.of(trace))}
+    if (clipped := getattr(trace, "clipped", None)) is not None:
+        counted["clipped"] = int(clipped)
+    return {**held, "pool": {**held.get("pool", {}), **pool}, "clean": bool(trace.clean), **counted}
 
 
 def _head(trace: TraceLike) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from kvscope.inspector.source import IntArray
 from kvscope.traces.bulk import BulkWriter, empty_events
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.folder import MANIFEST, claim_folder, open_regular
+from kvscope.traces.losses import Losses
 from kvscope.traces.origins import MAX_ACTORS, MAX_SITES
 from kvscope.traces.schema import EVENT_DTYPE, Kind, Reason
 from kvscope.traces.segment import MAX_BATCH_ROWS
@@ -216,7 +217,7 @@ class _Reader:
                 return
             if self._base is not None or self.events:
                 raise _BadLine("there is one base record, and it comes before the events")
-            self._base = base_of(record)
+            self._base = base_of(record, os.fstat(self.file.fileno()).st_size)
         except ValueError as error:
             raise _BadLine(str(error)) from error
         self._last_seq = self._base[0] - 1
@@ -323,6 +324,14 @@ def _manifest(manifest: dict[str, Any]) -> dict[str, Any]:
             if type(value) is not int or not 0 <= value < 2**63:
                 raise _BadLine(f"manifest.{name} is a count, got {value!r:.40}")
             kept[name] = value
+    if manifest.get("lost") is not None:
+        lost = manifest["lost"]
+        if not isinstance(lost, dict) or lost.keys() - set(Losses._fields):
+            raise _BadLine(f"manifest.lost counts {', '.join(Losses._fields)}, got {lost!r:.60}")
+        for name, value in lost.items():
+            if type(value) is not int or not 0 <= value < 2**63:
+                raise _BadLine(f"manifest.lost.{name} is a count, got {value!r:.40}")
+        kept["lost"] = lost
     clean = manifest.get("clean", True)
     if type(clean) is not bool:
         raise _BadLine(f"manifest.clean is true or false, got {clean!r:.40}")

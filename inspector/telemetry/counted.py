@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.traces.fold import MAX_BLOCKS
 from kvscope.traces.schema import EventArray, Kind, Reason
 
 BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -41,9 +42,14 @@ class Histogram:
 
 
 class Counted:
-    """Folds events in order; `num_blocks` is how many blocks there are at the start, more may come."""
+    """Folds events in order; of each block that they name, the times that are still open are kept.
 
-    def __init__(self, num_blocks: int) -> None:
+    Args:
+        most: block numbers from here on have no times.
+    """
+
+    def __init__(self, most: int = MAX_BLOCKS) -> None:
+        self._most = most
         self.events = 0
         self.kinds = np.zeros(256, np.int64)
         self.reasons = np.zeros((256, 256), np.int64)  # by kind, then reason
@@ -56,9 +62,8 @@ class Counted:
         self._prompts: dict[int, int] = {}  # prompt tokens of what has not ended
         self.lifetime, self.idle_before_evict, self.reuse_gap = Histogram(), Histogram(), Histogram()
         self.queued = Histogram()
-        self._born = np.full(num_blocks, _NEVER, np.int64)
-        self._taken = np.full(num_blocks, _NEVER, np.int64)
-        self._touched = np.full(num_blocks, _NEVER, np.int64)  # within the present life
+        self._born, self._taken = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._touched = np.empty(0, np.int64)  # within the present life
 
     def add(self, events: EventArray) -> None:
         """Take in the next rows."""
@@ -70,7 +75,7 @@ class Counted:
         np.add.at(self.reasons, (kinds, events["reason"]), 1)
         self.copied_slots += int(events["fill"][kinds == Kind.COW].astype(np.int64).clip(min=0).sum())
         self._prefixes(events[_ARRIVALS[kinds]])
-        self._times(events[(events["block"] >= 0) & (events["block"] < 1 << 26)])
+        self._times(events[(events["block"] >= 0) & (events["block"] < self._most)])
 
     @property
     def cow_copies(self) -> int:
@@ -129,10 +134,11 @@ class Counted:
         self.reuse_gap.add(_since(self._touched, block, when, alloc | touch, touch, born_anew))
 
     def _grow(self, blocks: int) -> None:
-        if blocks > len(self._born):
-            more = np.full(blocks - len(self._born), _NEVER, np.int64)
+        known = len(self._born)
+        if blocks > known:
+            more = np.full(min(max(blocks, 2 * known), self._most) - known, _NEVER, np.int64)
             self._born, self._taken, self._touched = (
-                np.concatenate([known, more]) for known in (self._born, self._taken, self._touched)
+                np.concatenate([times, more]) for times in (self._born, self._taken, self._touched)
             )
 
 

@@ -59,7 +59,7 @@ class Watch:
         self.max_model_len = loop.engine.loaded.config.max_model_len
         self.loop, self.trace, self.run_id, self.model, self.sanitizer = loop, trace, run_id, model, sanitizer
         self.follower = Follower(trace) if trace is not None else None
-        self._counted = Counted(self.follower.pool.num_blocks) if self.follower is not None else None
+        self._counted = Counted() if self.follower is not None else None
         self._counted_to = 0
         self._lock = threading.Lock()
         self._last: Look | None = None

@@ -32,6 +32,7 @@ from kvscope.inspector.cli import COMMANDS
 from kvscope.traces import EVENT_DTYPE, Frame, Kind, PoolFacts
 from kvscope.traces.bulk import BulkWriter, empty_events
 from kvscope.traces.files import dump_late, dump_line
+from kvscope.traces.fold import BLOCK_BYTES
 from kvscope.traces.manifest import manifest_crc
 from kvscope.traces.pack import pack
 from kvscope.traces.segment import BATCH_ENTRY, INDEX_DTYPE, SCHEMA_ENTRY
@@ -40,7 +41,7 @@ ADDRESS_SPACE = 6 << 30
 MOST_RSS = 500 << 20  # bytes; a third of it is what the imports take
 SPARSE = 1 << 36  # bytes of a file with nothing in it, 64 GiB
 # What reads no trace and no file of a trace, or is a program that stays.
-OTHERS = {"demo", "generate", "models", "serve", "plan", "fuzz", "faults", "bench", "dashboard", "attach", "top"}
+OTHERS = {"demo", "generate", "models", "serve", "plan", "fuzz", "faults", "bench", "dashboard"}
 
 Entry = dict[str, Any]
 
@@ -148,6 +149,60 @@ def bomb_in_arrow(path: Path) -> Path:
 
 def huge_pool(path: Path) -> Path:
     return manifest(sound(path), pool={"num_blocks": 2**31 - 1, "block_size": 32767, "block_bytes": 2**31})
+
+
+def spread_rows(path: Path, blocks: int, first: list[dict[str, int]] | None = None) -> Path:
+    """A row for every 64th part of a pool of so many blocks, behind some others."""
+    rows = empty_events(64 + len(first or ()))
+    rows["kind"], rows["gen"], rows["ref_before"], rows["ref_after"], rows["seq_id"] = Kind.ALLOC, 1, 0, 1, 7
+    rows["block"] = np.linspace(0, blocks - 1, len(rows))
+    for i, columns in enumerate(first or ()):
+        rows[i] = empty_events(1)[0]
+        for name, value in columns.items():
+            rows[name][i] = value
+    with BulkWriter(path, pool=PoolFacts(4 if first else blocks, 4, 64)) as writer:
+        writer.rows(np.arange(len(rows)), rows)
+    return path
+
+
+def huge_pool_in_use(path: Path) -> Path:
+    return spread_rows(path, 2**31 - 1)
+
+
+def large_pool_in_use(path: Path) -> Path:
+    """As large as a pool of our own engine may be."""
+    return spread_rows(path, 1 << 24)
+
+
+def grown_pool(path: Path) -> Path:
+    return spread_rows(path, 1 << 24, [{"kind": Kind.GROW, "aux": 1 << 24, "lblock": 4}])
+
+
+def writers_of_any_size(path: Path) -> Path:
+    """One after the other goes on with the trace, each with a pool of another size."""
+    sizes = (-(2**63), -(2**31), -(1 << 24), -(1 << 22), 2**63 - 1, -5)
+    return spread_rows(path, 1 << 24, [{"kind": Kind.GAP, "aux": size} for size in sizes])
+
+
+def bomb_in_base(path: Path, blocks: int = 1 << 24) -> Path:
+    """What was let go is said to have been of blocks that nobody ever touched: all zeros, well deflated."""
+    fold = np.asarray([blocks, blocks], "<i8").tobytes() + zlib.compress(bytes(blocks * BLOCK_BYTES), 9)
+    body = struct.pack("<q", 0) + fold
+    (sound(path) / "base.bin").write_bytes(struct.pack("<8sI", b"KVSBASE1", zlib.crc32(body)) + body)
+    return path
+
+
+def bomb_in_base_of_large_pool(path: Path) -> Path:
+    return manifest(bomb_in_base(path), pool={"num_blocks": 1 << 24, "block_size": 4, "block_bytes": 64})
+
+
+def bomb_in_base_lines(path: Path) -> Path:
+    path.write_text(
+        '{"record":"trace","format":"kvscope-jsonl","version":1,"manifest":{"pool":{"num_blocks":4,"block_size":4}}}\n'
+        '{"record":"base","before":1,"num_blocks":16777216,"blocks":16777216}\n{"record":"block","i":16777215,"gen":1}\n'
+        '{"record":"end","events":0,"facts":0}\n'
+    )
+    return path
 
 
 def odd_manifest(path: Path) -> Path:
@@ -305,11 +360,14 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     for maker in (
         random_bytes, random_folder, random_segment, random_message, huge_lengths, huge_rows, far_seq, wrong_schema,
         bomb_in_arrow, huge_pool, odd_manifest, deep_manifest, sparse_manifest, newer, sparse_segment, hot_of_terabytes,
-        links, linked_manifest, pipes, odd_facts, late_of_anything, odd_events, zip_upward, zip_absolute, zip_link,
+        huge_pool_in_use, large_pool_in_use, grown_pool, writers_of_any_size, bomb_in_base, bomb_in_base_of_large_pool,
+        bomb_in_base_lines, links, linked_manifest, pipes,
+        odd_facts, late_of_anything, odd_events, zip_upward, zip_absolute, zip_link,
         zip_bomb, zip_cut, zip_of_lies, sparse_pack, endless_lines, a_pipe, a_device,
     )
 }  # fmt: skip
-THOROUGH = {"bomb_in_arrow", "huge_pool", "odd_facts", "odd_events", "far_seq", "late_of_anything", "zip_link"}
+POOLS = {"huge_pool", "huge_pool_in_use", "large_pool_in_use", "grown_pool", "writers_of_any_size", "bomb_in_base"}
+THOROUGH = POOLS | {"bomb_in_arrow", "odd_facts", "odd_events", "far_seq", "late_of_anything", "zip_link"}
 TABLES = ("events", "details", "sites", "facts", "blocks", "sequences", "findings")
 
 
@@ -325,6 +383,7 @@ def calls(path: str) -> Iterator[list[str]]:
         "pack": [["pack", path, "out/packed", "--overwrite"]],
         "unpack": [["unpack", path, "out/unpacked"]],
         "compare": [["compare", path, path]],
+        "top": [["top", path, "--once"], ["top", path, "--json"]],
         "explain": [["explain", path, "--request", "0"]],
     }  # fmt: skip
     for name in COMMANDS:

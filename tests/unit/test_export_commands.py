@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 from kvscope.inspector import cli
-from kvscope.traces import open_trace
+from kvscope.inspector.export import export
+from kvscope.inspector.importing import import_jsonl
+from kvscope.traces import Kind, PoolFacts, Recorder, open_trace
 
 
 def kvscope(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -99,6 +102,38 @@ def test_import_undoes_export(capsys: pytest.CaptureFixture[str], trace: Path, t
     assert (status, "is there already" in err) == (2, True)
     assert kvscope(capsys, "import", "clean.jsonl", "--from", "jsonl", "--overwrite")[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.jsonl", "clean.kvtrace"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_lines_of_a_trace_that_was_not_closed_say_so_and_no_more(tmp_path: Path, full: bool) -> None:
+    """Its writer was killed, on a disk with room or on a full one: what is imported tells the same."""
+    failing = False
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(fd, data, offset)
+
+    with Recorder(tmp_path / "live.kvtrace", pool=PoolFacts(4, 4), sealing="inline", hot_rows=512, seal_rows=100,
+                  pwrite=pwrite) as sink:  # fmt: skip
+        for row in range(1200):
+            failing = (full and row == 300) or failing
+            sink.emit(Kind.NOTE, aux=row, block=2**40 if row == 7 else -1)
+            if not row % 100:
+                sink.fact({"type": "note", "row": row})
+        shutil.copytree(tmp_path / "live.kvtrace", tmp_path / "killed.kvtrace")
+        failing = False
+    killed = open_trace(tmp_path / "killed.kvtrace")
+    assert (killed.dropped > 0, any(killed.losses)) == (full, full)
+    export(killed, "jsonl", tmp_path / "killed.jsonl")
+    import_jsonl(tmp_path / "killed.jsonl", tmp_path / "again.kvtrace")
+    again = open_trace(tmp_path / "again.kvtrace")
+    assert again.warnings == killed.warnings
+    assert (again.clean, again.dropped, again.clipped, again.losses) == (False, killed.dropped, 1, killed.losses)
+    assert again.manifest["events"] is None
+    np.testing.assert_array_equal(again.events, killed.events)
+    export(again, "jsonl", tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "killed.jsonl").read_bytes()
 
 
 GOOD = [

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.errors import KVScopeError
+from kvscope.errors import KVScopeError, TraceError
 from kvscope.inspector import cli
 from kvscope.inspector.findings import check
 from kvscope.inspector.lanes import lanes
 from kvscope.inspector.query import ask, tables
 from kvscope.inspector.state import state_at
-from kvscope.traces import Kind, TraceReader, open_trace
+from kvscope.traces import Kind, PoolFacts, Recorder, TraceReader, open_trace
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +158,16 @@ def test_without_duckdb_it_says_what_to_install(
     assert (status, out) == (2, "")
     assert "pip install 'kvscope[query]'" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("resize", [{"kind": Kind.SHRINK, "lblock": 1 << 23, "aux": 5}, {"kind": Kind.GAP, "aux": -5}])
+def test_the_table_of_blocks_is_of_the_pool_at_the_end(tmp_path: Path, resize: dict[str, int]) -> None:
+    with Recorder(tmp_path / "a.kvtrace", pool=PoolFacts(1 << 23, 4)) as sink:
+        sink.emit(Kind.ALLOC, block=3, gen=1, ref_before=0, ref_after=1, seq_id=7, lblock=0)
+        with pytest.raises(TraceError, match=r"the pool has 8,388,608 blocks: .* at most 4,194,304"):
+            rows(open_trace(tmp_path / "a.kvtrace"), "SELECT count(*) FROM blocks")
+        sink.emit(**resize)
+    assert rows(open_trace(tmp_path / "a.kvtrace"), "SELECT count(*) FROM blocks") == [(5,)]
 
 
 def test_every_table_can_be_shown(trace: TraceReader) -> None:

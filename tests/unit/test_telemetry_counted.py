@@ -17,7 +17,7 @@ KINDS = [Kind.ALLOC, Kind.SHARE, Kind.HIT, Kind.WRITE, Kind.FREE, Kind.SETTLE, K
 
 
 def folded(events: np.ndarray, cuts: list[int]) -> Counted:
-    counted = Counted(2)
+    counted = Counted()
     for part in np.split(events, sorted(min(cut, len(events)) for cut in cuts)):
         counted.add(part)
     return counted

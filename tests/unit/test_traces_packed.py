@@ -132,7 +132,7 @@ def test_links_doubles_and_compressed_members(tmp_path: Path, members: dict[str,
         zipfile.ZipFile(archive(tmp_path / "c.kvpack", members), "a") as z,
     ):
         z.writestr("manifest.json", b"{}")
-    refused(tmp_path / "c.kvpack", tmp_path, "which no trace does")
+    refused(tmp_path / "c.kvpack", tmp_path, "it holds 'manifest.json' twice")
 
 
 def test_unknown_files_of_a_newer_version_are_passed_over(tmp_path: Path, members: dict[str, bytes]) -> None:

@@ -25,6 +25,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
 from kvscope.inspector.importing import import_jsonl
 from kvscope.inspector.lanes import lanes
+from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.overview import overview
 from kvscope.inspector.query import ask
@@ -443,6 +444,54 @@ def test_top_that_looks_too_rarely_goes_on_with_what_was_let_go_meanwhile(tmp_pa
                 assert glance.pool["blocks"] == state_at(memory, seq).counts
                 assert glance.missing == 0
     assert glance.let_go > 100
+
+
+def shown(history: History) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(top.screen(history, 160, 4))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("looks", [1, 2, 5, 400])
+def test_whoever_follows_knows_what_a_fresh_look_knows_or_all(tmp_path: Path, looks: int) -> None:
+    """Where rows went unseen between two looks, no figure stays of what was seen before; where none did, all do."""
+    path, memory = tmp_path / "a.kvtrace", MemoryRecorder(num_blocks=BLOCKS, block_size=SIZE)
+    drive(BlockManager(BLOCKS, SIZE, sink=memory), random.Random(5), 4000)
+    rows = [dict(zip(EVENT_DTYPE.names, row, strict=True)) for row in memory.events.tolist()]
+    truth, history = Lineup(), History()
+    with Recorder(path, pool=PoolFacts(BLOCKS, SIZE), sealing="inline", hot_rows=512, seal_rows=250,
+                  max_bytes=1 << 16) as sink:  # fmt: skip
+        source, follower = FolderSource(path), Follower(trace := open_trace(path))
+        for seq, told in enumerate(rows):
+            sink.emit(**{name: told[name] for name in _EMITTED})
+            if seq == 300 or (seq and seq % (len(rows) // looks) == 0):
+                glance = source.look()
+                trace.refresh()
+                moment = follower.look()
+                history.add(glance)
+        glance, fresh = source.look(), FolderSource(path).look()
+        trace.refresh()
+        moment = follower.look()
+        history.add(glance)
+    truth.add(memory.events)
+    every = (len(truth.running), len(truth.waiting))
+    assert (moment.running, moment.waiting) == (glance.pool["running"], glance.pool["waiting"])
+    assert moment.lineup_known == glance.pool["lineup_known"] == (not glance.unseen)
+    assert bool(glance.unseen) == {1: True, 2: True, 400: False}.get(looks, bool(glance.unseen))
+    assert all(rate is None or rate >= 0 for rate in history.rates().values())
+    assert 0 < fresh.unseen == fresh.let_go
+    if not glance.unseen:
+        assert (glance.pool["running"], glance.pool["waiting"]) == every
+        assert glance.totals["events"] == len(rows)
+        assert "were let go: counts and rates have them too" in shown(history)
+        return
+    assert glance.totals["events"] == len(rows) - glance.unseen
+    assert glance.pool["running"] <= every[0]
+    assert glance.pool["waiting"] <= every[1]
+    assert f"≥ {glance.pool['running']}" in shown(history)
+    assert "some before they were looked at: counts and rates began anew" in shown(history)
+    if glance.unseen == fresh.unseen:
+        assert (glance.pool, glance.totals) == (fresh.pool, fresh.totals)
 
 
 _EMITTED = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
