@@ -9,6 +9,7 @@ locks.py      Lock, RLock, Condition of the target;  pylevel.py  lines and instr
 player.py     plays one schedule and judges it;  history.py  linear.py  calls, results, linearizability
 exploration.py  many schedules;  shrink.py  the shortest that fails;  lanes.py  outcome.py  how it is told
 allocators.py  any paged allocator;  program.py  what its threads do;  shared.py  how it is judged
+flights.py    calls that have not returned, and what they owe
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Threads share one allocator, and each has sequences of its own, some of which were forked from one prompt before the
 threads began. No switch falls between the return of a call and the playing of its writes, so what is found is the
-allocator's doing. Judged are: every sequence reads its own prefix through its table (shadow memory), no block is
-written that another one's table holds, counts and conservation at the end. Whether results could have come from calls
-made one after another is not judged here: which prompts hit, and so who is refused, may depend on the order.
+allocator's doing; what a call under way is about to write counts as written for a prompt that hits it. Judged are:
+every sequence reads its own prefix through its table (shadow memory), no block is written that another one's table
+holds, counts and conservation at the end. Whether results could have come from calls made one after another is not
+judged here: which prompts hit, and so who is refused, may depend on the order.
 """
 
 from __future__ import annotations

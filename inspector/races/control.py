@@ -48,7 +48,9 @@ class Control:
         self.aborting = False
         self.builder = _get_ident()  # the thread that makes the target
         self.lost = False  # a worker is beyond our control: no more runs
-        self.detail: Callable[[int], Any] | None = None  # where a point of this thread is, when a run is for showing
+        self.detail: Callable[[int, Label], Any] | None = (
+            None  # where a point of this thread is, when a run is for showing
+        )
         self.calls_only = False  # switch between operations only: the sequential model
         self.blocked = 0  # times that a thread of this run had to wait
         self._quiet = self._alone = 0
@@ -221,7 +223,7 @@ class Control:
     def _note(self, me: Worker, label: Label) -> None:
         self._now.trail.append((me.number, label))
         if self.detail is not None:
-            self._now.details.append(self.detail(me.number))
+            self._now.details.append(self.detail(me.number, label))
 
     def _after(self, me: Worker) -> list[Worker]:
         """All workers in a circle, beginning behind this one."""
@@ -279,12 +281,7 @@ class Control:
             raise Abort
 
     def _deadlock(self) -> None:
-        waits = [
-            f"{w.name} waits for {'a lock that it has itself, or to be notified' if own else w.wait.describe()}"
-            for w in self.workers
-            if not w.finished and w.wait is not None
-            for own in [getattr(w.wait, "owner", None) is w]
-        ]
+        waits = [f"{w.name} waits {w.wait.describe(w)}" for w in self.workers if not w.finished and w.wait is not None]
         self.fail(Failure("deadlock", "; ".join(waits) or "no thread can go on"))
 
 

@@ -23,6 +23,7 @@ from kvscope.inspector.races.shrink import Shrinker, preempts_with_gil
 from kvscope.inspector.races.worker import Failure
 
 SCHEDULERS = ("auto", "exhaustive", "pct", "random")
+_NEED_NO_SWITCH = ("deadlock", "nondeterminism", "stuck", "hang")  # without one, they still say nothing of it
 Progress = Callable[[int, float], None]  # schedules played, seconds
 
 
@@ -217,7 +218,7 @@ def show(player: Player, outcome: Outcome, switches: tuple[tuple[int, int], ...]
     outcome.preemptions = one.run.decisions.preemptions
     outcome.switches = len(outcome.lanes.stretches) - 1
     outcome.gil = player.level == "hook" or preempts_with_gil(one)
-    if outcome.preemptions == 0 and outcome.failure is not None and outcome.failure.kind != "deadlock":
+    if outcome.preemptions == 0 and outcome.failure is not None and outcome.failure.kind not in _NEED_NO_SWITCH:
         outcome.notes.append("it fails without a switch inside an operation: no race is needed")
 
 

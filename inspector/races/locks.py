@@ -41,10 +41,11 @@ class ControlledLock:
         """Whether this thread could take it now."""
         return self.owner is None or (self.reentrant and self.owner is worker)
 
-    def describe(self) -> str:
-        """What it is and who has it."""
+    def describe(self, worker: Worker | None) -> str:
+        """What it is and who has it. worker: who waits for it."""
         owner = self.owner.name if isinstance(self.owner, Worker) else self.owner
-        return f"{'an RLock' if self.reentrant else 'a Lock'} that {owner or 'nobody'} has"
+        owner = "it has itself" if worker is not None and self.owner is worker else f"{owner or 'nobody'} has"
+        return f"for {'an RLock' if self.reentrant else 'a Lock'} that {owner}"
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; another thread may run first."""
@@ -113,7 +114,7 @@ class ControlledLock:
             control = current()
             if control is not None and control.aborting:
                 raise Abort
-            raise RuntimeError(f"this would wait forever, outside of any schedule, for {self.describe()}")
+            raise RuntimeError(f"this would wait forever, outside of any schedule, {self.describe(None)}")
         return False
 
 
@@ -123,9 +124,22 @@ class ControlledRLock(ControlledLock):
     reentrant = True
 
 
+class Notification(ControlledLock):
+    """What `Condition.wait` waits for: a lock that the waiting thread holds until it is notified."""
+
+    def describe(self, worker: Worker | None) -> str:
+        """Nobody has it: somebody is to notify."""
+        return "to be notified"
+
+
 def make_lock() -> Any:
     """A lock for whoever asks: controlled for the builder and our threads, a real one for others."""
     return ControlledLock() if _ours() else _real_lock()
+
+
+def make_notification() -> Any:
+    """The same for what a Condition waits with."""
+    return Notification() if _ours() else _real_lock()
 
 
 def make_rlock() -> Any:
@@ -169,7 +183,7 @@ class Controlled:
         self._new: list[tuple[Any, str, Callable[[], Any]]] = [
             (threading, "Lock", lambda: make_lock),
             (threading, "RLock", lambda: make_rlock),
-            (threading, "_allocate_lock", lambda: make_lock),
+            (threading, "_allocate_lock", lambda: make_notification),
             (threading.Thread, "start", lambda: _no_threads),
             (time, "sleep", lambda: sleep),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, field
+from math import floor
 from typing import Any
 
 from kvscope.inspector.races.lanes import Lanes
@@ -123,7 +124,8 @@ def _said(phase: dict[str, Any]) -> str:
         return f"Every schedule with at most {_preemptions(done)} was played, {rest}."
     if name == "pct":
         chances = ", ".join(
-            f"depth {d} with probability >= {p:.3f}" for d, p in phase["found_with_probability"].items()
+            f"depth {d} with probability >= {floor(p * 1_000) / 1_000:.3f}"
+            for d, p in phase["found_with_probability"].items()
         )
         return f"PCT (seed {phase['seed']}): a bug would have been found of {chances}."
     if name == "random":

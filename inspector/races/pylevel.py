@@ -4,9 +4,10 @@ The target needs to know nothing of us: `sys.settrace` calls back in our threads
 target's modules. An instruction that works on locals and constants alone commutes with everything another thread does,
 so there is no point in front of it: that leaves out nothing.
 
-CPython with a GIL gives it up at function entries, backward jumps and after calls into C, and nowhere else. A switch
-at another place is one that only a build without a GIL (or another interpreter, or another version) can make; `Place`
-says which it was.
+CPython with a GIL gives it up at function entries, backward jumps, after calls into C, and while a thread waits for a
+lock: who takes a lock that another one has goes on when that one has run further. So a switch at a lock, an operation
+or an event is one that any build makes; one between other instructions, only a build without a GIL (or another
+interpreter, or another version). `Place` says which it was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from kvscope.errors import UsageError
 from kvscope.inspector.races.control import Control
+from kvscope.inspector.races.worker import Label
 
 _LOCAL = (
     "LOAD_FAST", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "POP_TOP", "POP_EXCEPT", "PUSH_", "NOP", "CACHE", "COPY",
@@ -26,12 +28,14 @@ _LOCAL = (
     "JUMP", "POP_JUMP", "MAKE_CELL", "MAKE_FUNCTION", "COPY_FREE_VARS", "IS_OP", "LOAD_CLOSURE", "RERAISE", "END_FOR",
     "LOAD_SMALL_INT", "NOT_TAKEN", "RETURN_GENERATOR", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS", "CHECK_EXC_MATCH",
 )  # fmt: skip
-_GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME")
-_CRASHES = sys.version_info[:2] == (3, 12)
-_MACHINERY = frozenset(
-    f"{__package__}.{name}"
-    for name in ("control", "worker", "locks", "pylevel", "hooks", "history", "player", "shared", "allocators", "kinds")
-)
+_GIVES_GIL = ("CALL", "JUMP_BACKWARD", "RESUME", "BEFORE_WITH")
+_PLAIN = ("line", "opcode", "try")  # points that are no call: the instruction in front of them decides
+CRASHING = (3, 12)  # a Python that crashes while threads are traced
+_CRASHES = sys.version_info[:2] == CRASHING
+_OURS = (
+    "control", "worker", "locks", "pylevel", "hooks", "history", "player", "shared", "flights", "allocators", "kinds",
+)  # fmt: skip
+_MACHINERY = frozenset(f"{__package__}.{name}" for name in _OURS)
 
 
 class Place(NamedTuple):
@@ -82,12 +86,12 @@ class Tracer:
         if _CRASHES:
             raise UsageError(
                 "races between lines or instructions: CPython 3.12 crashes while threads are traced; use Python 3.11 "
-                "or 3.13, or races at the hooks (level='hook')"
+                "or 3.13, or do without them: kvscope races --level hook, kvscope fuzz --threads 1"
             )
         self.control, self.modules, self.opcodes = control, frozenset(modules), opcodes
         self.code = SharedCode()
         self.watching = False  # note down every instruction, for `gil`
-        self._last: dict[int, tuple[FrameType, int]] = {}  # thread -> the instruction it ran last
+        self._last: dict[int, tuple[FrameType, int]] = {}  # thread -> what it ran last that is not local
 
     def install(self) -> None:
         """From here on in this thread."""
@@ -99,20 +103,24 @@ class Tracer:
         """No longer in this thread."""
         sys.settrace(None)
 
-    def place(self, thread: int) -> Place:
+    def place(self, thread: int, label: Label) -> Place:
         """Where the point is that this thread has just reached."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and _inside(frame):
             frame = frame.f_back
         if frame is None:
             return Place("", 0, "", True)
-        return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, self._gil(frame, thread))
+        return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname,
+                     label[0] not in _PLAIN or self._gil(frame, thread))  # fmt: skip
 
     def _gil(self, frame: FrameType, thread: int) -> bool:
         last = self._last.get(thread)
         if last is None or not self.watching or last[0] is not frame:
             return last is None or not self.watching  # back from a Python function: its return gives nothing up
-        return self.code.name(frame.f_code, last[1]).startswith(_GIVES_GIL)
+        return self._gives(frame, last[1])
+
+    def _gives(self, frame: FrameType, offset: int) -> bool:
+        return self.code.name(frame.f_code, offset).startswith(_GIVES_GIL)
 
     def _thread(self) -> int:
         me = self.control.mine()
@@ -154,7 +162,9 @@ class Tracer:
         if event == "opcode":
             if self.opcodes:
                 self._opcode(frame, event, arg)
-            self._last[self._thread()] = (frame, frame.f_lasti)
+            # What is local moves behind the switch, or in front of it: only what gives the GIL up counts of it.
+            if frame.f_lasti in self.code.offsets(frame.f_code) or self._gives(frame, frame.f_lasti):
+                self._last[self._thread()] = (frame, frame.f_lasti)
         elif event == "line" and not self.opcodes:
             self._line(frame, event, arg)
         return self._watch
@@ -166,7 +176,7 @@ def _inside(frame: FrameType) -> bool:
     return name == "threading" or name in _MACHINERY or name.startswith("kvscope.traces.")
 
 
-def place_of(_thread: int) -> Place:
+def place_of(_thread: int, _label: Label) -> Place:
     """Where a point is, where no tracer runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _inside(frame):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from kvscope.errors import OutOfBlocks
 from kvscope.inspector.fuzz.protocol import Copy, Factory, PagedAllocator, Violation, build, offers
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 from kvscope.inspector.races.control import current
+from kvscope.inspector.races.flights import Flight, Flights
 from kvscope.inspector.races.program import ThreadProgram
 
 Contents = dict[int, dict[int, Any]]  # of blocks: what their slots held
@@ -24,6 +26,7 @@ class Shared:
         self.capacity = self.target.num_free()
         self.block_size = program.block_size
         self.shadow = Shadow(program.block_size)
+        self.flights = Flights(self.shadow)
         self.live: dict[int, Prefix] = {}
         self.tables: dict[int, list[int]] = {}  # as they were when the last call on each sequence returned
         self.busy: set[int] = set()  # sequences with a call that has not returned: nothing is known of their tables
@@ -108,45 +111,57 @@ class Shared:
         before = self.tables.get(seq, []) if before is None else before
         kept = {block: self._content(block) for block in before}
         self.busy.add(seq)
-        result = call()
+        flight = self.flights.begin(Prefix(list(tokens)), lo)
+        try:
+            result = call()
+        except OutOfBlocks:  # nothing has changed
+            self.busy.discard(seq)
+            self.flights.end(flight)
+            raise
         control = current()
-        if control is None:
-            self._returned(seq, tokens, before, kept, lo, result)
-        else:
-            with control.quiet():
-                self._returned(seq, tokens, before, kept, lo, result)
+        with control.quiet() if control is not None else nullcontext():
+            self._returned(seq, flight, before, kept, result)
         return result
 
     def _content(self, block: int) -> dict[int, Any]:
         return {slot: self.shadow.slots.get((block, slot)) for slot in range(self.block_size)}
 
-    def _returned(
-        self, seq: int, tokens: list[int], before: list[int], kept: Contents, lo: int | None, result: Any
-    ) -> None:
-        table = list(self.target.table(seq))
-        prefix = Prefix(list(tokens))
-        if len(table) * self.block_size < len(tokens):
-            raise Violation("KV018", f"sequence {seq} has {len(tokens)} tokens and the table {table}")
-        if offers(self.target, "drain"):
-            for move in self.target.drain():
-                if isinstance(move, Copy):
-                    self.shadow.copy(move.src, move.dst, move.slots)
-        else:
-            for i, (old, new) in enumerate(zip(before, table, strict=False)):
-                if old != new and not self.shadow.holds(new, i, prefix):
-                    for slot, content in kept.get(old, {}).items():
-                        if content is not None:
-                            self.shadow.slots[new, slot] = content
+    def _returned(self, seq: int, flight: Flight, before: list[int], kept: Contents, result: Any) -> None:
+        table, prefix, lo = list(self.target.table(seq)), flight.prefix, flight.lo
+        if len(table) * self.block_size < len(prefix):
+            raise Violation("KV018", f"sequence {seq} has {len(prefix)} tokens and the table {table}")
+        came_from = self._copied(table, prefix, before, kept)
         self.live[seq], self.tables[seq] = prefix, table
         self.busy.discard(seq)
         if lo is not None:
-            for position in range(int(result or 0) if lo == 0 else lo, len(tokens)):
-                self._write(seq, table, prefix, position, new=table[position // self.block_size] not in before)
+            first = int(result or 0) if lo == 0 else lo
+            self.flights.hit(seq, table, prefix, range(first if lo == 0 else 0), came_from)
+            for position in range(first, len(prefix)):
+                self._write(seq, flight, position, new=table[position // self.block_size] not in before)
+        self.flights.end(flight)
         self.shadow.check(seq, table, prefix)
 
-    def _write(self, seq: int, table: list[int], prefix: Prefix, position: int, *, new: bool) -> None:
+    def _copied(self, table: list[int], prefix: Prefix, before: list[int], kept: Contents) -> dict[int, int]:
+        """Play the copies up to now: those reported, or those that a changed table means. Returns target -> source."""
+        if offers(self.target, "drain"):
+            copies = [move for move in self.target.drain() if isinstance(move, Copy)]
+            for move in copies:
+                self.shadow.copy(move.src, move.dst, move.slots)
+            return {move.dst: move.src for move in copies}
+        for i, (old, new) in enumerate(zip(before, table, strict=False)):
+            if old != new and not self.shadow.holds(new, i, prefix):
+                for slot, content in kept.get(old, {}).items():
+                    if content is not None:
+                        self.shadow.slots[new, slot] = content
+        return {}
+
+    def _write(self, seq: int, flight: Flight, position: int, *, new: bool) -> None:
+        prefix, table = flight.prefix, self.tables[seq]
         block, slot = self.shadow.place(table, position)
         others = [o for o, held in self.tables.items() if o != seq and o not in self.busy and block in held]
+        if self.flights.owes(flight, (block, slot)):  # who reads the same there was given it meanwhile, as cached
+            content = prefix.content(position)
+            others = [o for o in others if position >= len(self.live[o]) or self.live[o].content(position) != content]
         if others and block not in self.reserved:
             code, how = ("KV014", "was handed") if new else ("KV006", "writes into")
             raise Violation(code, f"sequence {seq} {how} b{block}[{slot}], which is held by {others}")

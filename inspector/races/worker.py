@@ -31,8 +31,8 @@ class Waitable(Protocol):
         """Whether the thread could go on now."""
         ...
 
-    def describe(self) -> str:
-        """What it is and who has it, for people."""
+    def describe(self, worker: Worker | None) -> str:
+        """What it is and who has it, for people, behind "waits". worker: who waits."""
         ...
 
 

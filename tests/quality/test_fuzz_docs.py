@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from kvscope.inspector.cli import run as command_line
 from kvscope.inspector.fuzz import Violation, load_target
 from kvscope.inspector.fuzz.hunt import hunt
 from kvscope.inspector.fuzz.program import Program
@@ -20,6 +22,7 @@ from kvscope.inspector.fuzz.sandbox import run
 from kvscope.inspector.fuzz.simulator import Simulator
 from kvscope.inspector.fuzz.strategies import programs
 from kvscope.inspector.races import explore_allocator
+from kvscope.inspector.races.pylevel import CRASHING
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDE = (DOCS / "fuzz-your-allocator.md").read_text()
@@ -60,6 +63,21 @@ def test_the_example_fails_as_the_guide_shows_and_its_mended_form_does_not(examp
         assert line.strip() in GUIDE
     assert failure.violation.why in GUIDE
     assert hunt(load_target(f"{example}/mended.py:Mended"), examples=60) is None
+
+
+def test_the_workflow_runs_as_it_is(example: Path) -> None:
+    """Its Python is one in which threads are traced, and its options are ones that the command takes."""
+    workflow = (DOCS / "github-workflow-fuzz.yml").read_text()
+    (version,) = re.findall(r'python-version: "(\d+)\.(\d+)"', workflow)
+    assert tuple(map(int, version)) >= (3, 11)
+    assert tuple(map(int, version)) != CRASHING
+    (command,) = re.findall(r"- run: kvscope (fuzz .*)", workflow)
+    given = command.replace("$TARGET", f"{example}/mended.py:Mended").replace("${{ github.run_number }}", "7")
+    words = shlex.split(given.replace("--seconds 120", "--seconds 3"))
+    report = words.index("--junit") + 1
+    words[report] = str(example / words[report])
+    assert command_line([*words, "--no-database"]) in (0, 1)  # whether 3 s are enough for its race is not the question
+    assert Path(words[report]).is_file()
 
 
 def test_plugin(example: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from kvscope.errors import UsageError
+from kvscope.errors import OutOfBlocks, UsageError
 from kvscope.inspector.fuzz.adapter import EngineAllocator
-from kvscope.inspector.fuzz.protocol import Copy
+from kvscope.inspector.fuzz.protocol import Copy, Factory
 from kvscope.inspector.fuzz.simulator import Simulator
-from kvscope.inspector.races import explore_allocator
+from kvscope.inspector.fuzz.target import load_target
+from kvscope.inspector.races import explore_allocator, explore_race
+from kvscope.inspector.races.allocators import allocator_race
 from kvscope.inspector.races.program import ThreadProgram
+from kvscope.inspector.races.shared import Shared
 
 
 class Locked:
@@ -75,6 +79,53 @@ def test_the_model_with_a_lock_is_left_whole() -> None:
     result = explore_allocator(Locked, programs=4, seconds=120)
     assert not result.found, result.text()
     assert result.programs == 4
+
+
+def prefix_pool(name: str) -> Factory:
+    """A class of the file beside this one."""
+    return load_target(f"{Path(__file__).parent}/prefix_pool.py:{name}")
+
+
+# One of two equal prompts is stopped when its blocks are published, and before its call returns.
+EQUAL_PROMPTS = ThreadProgram(6, 1, 1, ((("add", 0, 3),), (("add", 0, 3), ("append", 1, 0))))
+# The second thread has the whole prompt from the cache of the first one's call, rolls back, and writes into a copy.
+LATE_COPY = ThreadProgram(6, 2, 1, ((("add", 0, 3),), (("add", 0, 3), ("fork", 1, 0), ("append", 1, 0))))
+
+
+@pytest.mark.parametrize("name", ["PrefixPool", "WithoutDrain"])
+@pytest.mark.parametrize("program", [EQUAL_PROMPTS, LATE_COPY])
+def test_a_hit_on_what_a_call_under_way_has_just_published_is_no_finding(name: str, program: ThreadProgram) -> None:
+    race = allocator_race(prefix_pool(name), program)
+    outcome = explore_race(race, scheduler="exhaustive", level="hook", preemptions=3, seconds=120)
+    assert not outcome.found, outcome.text()
+    assert outcome.explored[0]["complete_to"] == 3
+
+
+def test_a_prefix_cache_behind_a_lock_is_left_whole() -> None:
+    result = explore_allocator(prefix_pool("PrefixPool"), programs=25, seed=3, seconds=120)
+    assert not result.found, result.text()
+
+
+@pytest.mark.parametrize(("name", "codes"), [
+    ("PublishedTooEarly", {"KV009"}), ("HandedOutTwice", {"KV004", "KV006", "KV014", "KV023"})
+])  # fmt: skip
+def test_what_is_never_written_and_what_two_are_given_is_still_found(name: str, codes: set[str]) -> None:
+    found = explore_race(
+        allocator_race(prefix_pool(name), EQUAL_PROMPTS), scheduler="exhaustive", level="hook", seconds=120
+    )
+    assert found.failure is not None
+    assert found.failure.code in codes, found.text()
+
+
+def test_a_refused_call_leaves_its_sequence_under_judgement() -> None:
+    class Refuses(Simulator):
+        def append(self, seq: int, token: int) -> None:
+            raise OutOfBlocks(1, 0, "never")
+
+    shared = Shared(Refuses, ThreadProgram(4, 1, 1, ((), ())))
+    with pytest.raises(OutOfBlocks):
+        shared.append(0, 0, 1)
+    assert not shared.busy
 
 
 def test_our_own_manager_is_left_whole() -> None:

@@ -58,7 +58,7 @@ class Mailbox:
     """A condition used right, and one that a notification can slip past."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed, self.plain = threading.Condition(), threading.Lock()
         self.ready = False
 
     def send(self) -> None:
@@ -75,6 +75,10 @@ class Mailbox:
         if not self.ready:
             with self.changed:
                 self.changed.wait()
+
+    def twice(self) -> None:
+        with self.plain, self.plain:
+            pass
 
     def wait_a_while(self) -> bool:
         with self.changed:
@@ -114,6 +118,22 @@ def test_an_increment_split_inside_one_line_needs_opcodes_and_no_gil() -> None:
     found = explore(**LOST, level="opcode", seconds=60)
     assert not found.gil
     assert "opcode-only" in found.text()
+
+
+@pytest.mark.parametrize("threads", [
+    [lambda p: p.ab(), lambda p: p.ba()],  # two locks in two orders
+    [lambda p: p.send(), lambda p: p.wait_wrongly()],  # a notification that comes before the wait
+])  # fmt: skip
+@pytest.mark.parametrize("level", ["line", "opcode"])
+def test_a_switch_at_a_lock_is_one_that_any_build_makes(threads: list[Any], level: str) -> None:
+    """Waiting for a lock gives the GIL up, and `with condition` calls a function, where it may go as well."""
+    make = Pair if "ab" in threads[0].__code__.co_names else Mailbox
+    outcome = explore(make, threads, level=level, seconds=60)
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "deadlock"
+    assert outcome.preemptions >= 1
+    assert outcome.gil, outcome.text()
+    assert "no GIL would do that" not in outcome.text()
 
 
 def test_a_lock_mends_it_and_everything_was_explored() -> None:
@@ -166,7 +186,14 @@ def test_conditions_work_and_a_slipped_notification_is_a_deadlock() -> None:
     outcome = explore(Mailbox, [lambda m: m.send(), lambda m: m.wait_wrongly()], level="line", seconds=60)
     assert outcome.failure is not None
     assert outcome.failure.kind == "deadlock"
-    assert "to be notified" in outcome.failure.message
+    assert "waits to be notified" in outcome.failure.message
+    assert "itself" not in outcome.failure.message
+
+
+def test_a_thread_that_takes_its_own_lock_again_is_told_so() -> None:
+    outcome = explore(Mailbox, [lambda m: m.send(), lambda m: m.twice()], level="hook", seconds=60)
+    assert outcome.failure is not None
+    assert "worker-2 waits for a Lock that it has itself" in outcome.failure.message
 
 
 def test_a_wait_with_a_time_limit_ends_both_ways_and_takes_no_time() -> None:

@@ -121,4 +121,6 @@ def test_a_python_that_crashes_is_refused(
     assert run(["races", f"{module}:race"]) == 2
     told = capsys.readouterr().err
     assert "use Python 3.11 or 3.13" in told
+    assert "kvscope races --level hook, kvscope fuzz --threads 1" in told
+    assert run(["races", f"{module}:race", "--level", "hook", "--seconds", "20"]) == 0
     assert "Traceback" not in told
