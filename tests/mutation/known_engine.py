@@ -346,4 +346,8 @@ ENGINE: dict[str, str] = {
         "engine/pool.py: alike = self.open_leases == 0 and low == high "
         "-> alike = self.open_leases == -1 and low == high"
     ): "never: the same references are told as an array of equal numbers",
+    (
+        "engine/prefix_store.py: size = 1 + (4 if self._tokens[at] == NARROW else 8) * self.block_size "
+        "-> size = 1 + (4 if self._tokens[at] <= NARROW else 8) * self.block_size"
+    ): "of the two letters it is the lesser",
 }  # fmt: skip
