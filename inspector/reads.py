@@ -152,8 +152,7 @@ class Reader:
         elif row.kind == Kind.SHARE:
             parent = self.tables.get(self.parent.get(row.seq_id, -1))
             known = parent is not None and len(parent.counts_on) >= place.stop
-            given = min(parent.issued_to, place.stop) if parent is not None else 0
-            table.issued_to = max(table.issued_to, given)
+            table.issued_to = max(table.issued_to, min(parent.issued_to, place.stop) if parent is not None else 0)
             table.counts_on[place] = parent.counts_on[place] if known and parent else self.device.will_hold(block)
         else:
             found, words = self.published.get(block) or (self.device.will_hold(block), None)
@@ -190,10 +189,11 @@ class Reader:
             return
         first = row.block * self.size + lo
         # Else it went elsewhere than its table says, or over what the sequence has there.
-        if own[0] in (-1, first) and place.start + lo >= table.issued_to:
+        fresh = place.start + lo >= table.issued_to or (table.counts_on[place][lo:hi] == NEVER).all()
+        if own[0] in (-1, first) and fresh:
             own[:] = np.arange(first, first + hi - lo)
             table.counts_on[place][lo:hi] = at
-            table.issued_to = place.start + hi
+            table.issued_to = max(table.issued_to, place.start + hi)
         if row.block in self.early:
             self._catch_up(at, row, lo, hi)
 

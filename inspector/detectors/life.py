@@ -106,7 +106,8 @@ class Fence(Detector):
         """Nor does it go."""
         for number, gone in sorted(self.ledger.blocks.items()) if self.ledger.steps_known else ():
             used = gone.known and gone.last_use > self.ledger.completed and (number, gone.gen) not in self._moves
-            if used and row.aux <= number < self.ledger.num_blocks:
+            free = gone.place == FREE and not gone.held and not gone.published  # else CONS says more
+            if used and free and row.aux <= number < self.ledger.num_blocks:
                 self._moved(row, gone, gone.last_use, "goes with the end of the pool")
 
     def _moved(self, row: Row, block: Block, step: int, verb: str) -> None:
@@ -223,12 +224,8 @@ class Slot(Detector):
         sequence, first = self.ledger.sequences.get(row.seq_id), row.lblock * self.ledger.block_size + lo
         if sequence is None or not sequence.known or first >= sequence.issued_to or self.ledger.dead(row, block):
             return
-        if (
-            block.known
-            and not block.published
-            and not block.leases
-            and block.entries.keys() == {(row.seq_id, row.lblock)}
-        ):
+        alone = not block.published and not block.leases and block.entries.keys() == {(row.seq_id, row.lblock)}
+        if block.known and alone and ((1 << hi) - (1 << lo)) & block.written:
             self.ledger.find(
                 "KV019", row, f"{self._names(row.seq_id)} writes slots [{lo}:{hi}] of {life(block.id, row.gen)}, its "
                 f"position {first}, over what it has there: it goes on at {sequence.issued_to}",

@@ -72,6 +72,7 @@ class BlockPass:
         self.runs = Runs(keys.take(self.kept.at))
         self._picked = chunk.picked(self.rows)
         self.written_of = np.zeros(chunk.length, dtype=np.int32)  # per row: slots written of its block, after it
+        self.over = np.zeros(chunk.length, dtype=np.bool_)  # WRITE rows into slots that are written already
 
     def is_(self, kind: Kind) -> npt.NDArray[np.bool_]:
         return np.asarray(self.kind == NUMBERS[kind])
@@ -157,6 +158,7 @@ class BlockPass:
         written = runs.greatest(np.maximum(reach, self.kept.reach), alloc, states.written)
         before = runs.before(written, states.written)
         self.written = np.maximum(before * ~alloc, reach)
+        self.over[self.rows] = write & (lo < before)
         self.must("slots", ~write | ((lo >= 0) & (lo < hi) & (hi <= size) & (lo <= before)))
         self.must("published full", ~self.is_(Kind.PUBLISH) | (before == size))
         runs.keep(written, states.written)

@@ -272,7 +272,7 @@ class Screen:
         self.entries = entries.check(found)
         self.transfers.check(chunk, found, Steps(begun, ended, self.sequences.sched_step))
         sequences = SequencePass(chunk, self.sequences, entries, self.block_size, found)
-        sequences.positions(blocks.written_of)
+        sequences.positions(blocks.written_of, blocks.over)
         sequences.tables()
         sequences.steps(begun)
         blocks.publication(ordered=self._ordered)

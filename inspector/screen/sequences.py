@@ -88,11 +88,12 @@ class SequencePass:
         if not kept.all():
             self._suspect(rule, self.rows[~kept])
 
-    def positions(self, written_of: npt.NDArray[np.int32]) -> None:
+    def positions(self, written_of: npt.NDArray[np.int32], over: npt.NDArray[np.bool_]) -> None:
         """Positions are written in order and never claimed twice; a step reads what is written.
 
         Args:
             written_of: per chunk row the slots written of its block, after the row.
+            over: per chunk row, whether it writes slots that are written already.
         """
         runs, states, chunk, size, kind = self.runs, self.states, self.chunk, self.block_size, self.kind
         write, sched, truncate = self.is_(Kind.WRITE), self.is_(Kind.SCHED), self.is_(Kind.TRUNCATE)
@@ -116,7 +117,8 @@ class SequencePass:
         before = runs.before(reach, states.reach)
         runs.keep(reach, states.reach)
 
-        self.must("written in order", ~write | (base + lo == before))
+        in_order = np.where(over[self.rows], base + lo == before, base + lo <= before)
+        self.must("written in order", ~write | in_order)
         fresh = np.zeros(len(kind), dtype=np.bool_)  # the row follows the one that began its sequence
         fresh[1:] = _BEGINS[kind[:-1]] & ~runs.first[1:]
         full = joined == base + size

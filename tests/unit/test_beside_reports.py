@@ -15,6 +15,7 @@ from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.report import report
 from kvscope.inspector.screen.screen import screen
 from kvscope.inspector.source import frozen
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, Reason, pack_range
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -183,6 +184,8 @@ def test_a_mismatch_names_slot_and_prefix(block: int, fill: int, position: int) 
     (finding,) = (f for f in check(trace).findings if f.code == "KV023")
     assert (finding.block, finding.gen, finding.slot_lo, finding.slot_hi) == (block, 1, fill, fill + 1)
     assert f"reads its position {position} at b{block}#1[{fill}]" in finding.why
-    assert f"where its own prefix of {position + 1} tokens should lie: it holds the prefix of 9 tokens" in finding.why
+    assert (
+        f"its own prefix of {counted(position + 1, 'token')} should lie: it holds the prefix of 9 tokens" in finding.why
+    )
     assert "in step 2" in finding.why
     assert dict(finding.related)["allocated"] == 1  # the story of block 0 is told as that of any other
