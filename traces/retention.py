@@ -47,7 +47,7 @@ class Retention:
         folder: the trace.
         num_blocks: of its pool.
         max_bytes: of all segments together.
-        max_age_s: of their youngest row, seconds.
+        max_age_s: of their youngest row, seconds; the newest full segment and the one that is being written stay.
 
     Raises:
         UsageError: a limit is too small to keep anything.
@@ -64,6 +64,7 @@ class Retention:
         self._place = FolderPlace(folder)
         self._fold = BlockFold(num_blocks)
         self._kept: list[Kept] = []
+        self._failed = False  # the oldest one could not be let go
 
     @property
     def segment_limits(self) -> tuple[int | None, int | None]:
@@ -92,8 +93,18 @@ class Retention:
     def finished(self, segment: Kept, now_ns: int) -> None:
         """A segment is full: let the oldest ones go while there is too much."""
         self._kept.append(segment)
+        self._failed = False
+        self._let_go(now_ns)
+
+    def aged(self, now_ns: int) -> None:
+        """Time has passed: let go what is too old. (What failed is tried again when a segment is full.)"""
+        if self.max_age_ns is not None and not self._failed:
+            self._let_go(now_ns)
+
+    def _let_go(self, now_ns: int) -> None:
         while len(self._kept) > 1 and self._too_much(now_ns):
             if not self._drop(self._kept[0]):
+                self._failed = True
                 return
             del self._kept[0]
 

@@ -170,6 +170,9 @@ class SealingWriter(SheetWriter):
             if not woken:
                 for stream in self._streams:
                     stream.flush()
+                if self._retention is not None:
+                    with self._seal_lock:
+                        self._retention.aged(self._clock() - self._clock_start)
 
     def _publish(self) -> None:
         """Tell readers how far sealing has come, and of what was lost."""

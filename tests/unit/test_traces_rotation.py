@@ -32,7 +32,7 @@ from kvscope.inspector.query import ask
 from kvscope.inspector.source import frozen
 from kvscope.inspector.state import PoolState, state_at
 from kvscope.inspector.top import FolderSource, History
-from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
+from kvscope.traces import EventSink, Kind, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.place import place_of
 from kvscope.traces.reader import SETTLED_ROWS
@@ -495,6 +495,27 @@ def test_whoever_follows_knows_what_a_fresh_look_knows_or_all(tmp_path: Path, lo
 
 
 _EMITTED = ("kind", "reason", "block", "gen", "ref_before", "ref_after", "fill", "seq_id", "lblock", "aux")
+
+
+def test_what_is_too_old_goes_while_nothing_is_recorded(tmp_path: Path) -> None:
+    now = [0]
+    path = tmp_path / "a.kvtrace"
+    with Recorder(path, pool=PoolFacts(4, 4), hot_rows=512, seal_rows=100, seal_after_s=0.01, max_age_s=8,
+                  clock=lambda: now[0]) as sink:  # fmt: skip
+        for _ in range(6):
+            for _ in range(100):
+                now[0] += 20_000_000
+                sink.begin()
+                sink.emit(Kind.NOTE)
+            sink.seal()
+        assert open_trace(path).rows >= 400
+        now[0] += 3_600_000_000_000
+        until = time.monotonic() + 20
+        while open_trace(path).let_go < 400 and time.monotonic() < until:
+            time.sleep(0.01)
+        trace = open_trace(path)
+        assert 0 < trace.rows <= 200
+        assert (trace.rows + trace.let_go, trace.missing - trace.let_go) == (600, 0)
 
 
 def test_limits_that_keep_nothing_are_refused(tmp_path: Path) -> None:
