@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.inspector.detectors.records import Row
-from kvscope.inspector.landing import Issued, OpenStep, Order
+from kvscope.inspector.landing import Issued, Order
 from kvscope.inspector.read_records import NEVER, UNKNOWN, StepRead
 from kvscope.inspector.source import IntArray, TraceLike, details_map
 from kvscope.traces.schema import Kind
@@ -63,14 +63,14 @@ class DeviceSlots:
 
     def copied(self, at: int, row: Row) -> None:
         """A COPY_DONE."""
-        decided = self.order.copied((row.block, row.gen))
+        decided = self.order.copied((row.block, row.gen), row.fill)
         if decided >= 0:
             self._run(decided, row.fill)
 
-    def run_copies(self, step: OpenStep[StepRead]) -> None:
-        """The copies of a step of which no event says when they run."""
-        for at in step.copies:
-            self._run(at)
+    def run_copies(self, copies: dict[int, int]) -> None:
+        """Copies run: by row, how many slots of each; -1 for all."""
+        for at, moved in copies.items():
+            self._run(at, moved)
 
     def _run(self, at: int, moved: int = -1) -> None:
         """A copy runs; `moved` slots of it, if that is told."""
@@ -91,7 +91,7 @@ class DeviceSlots:
         holds = self.block(block).copy()
         writes, copies = self.order.waiting()
         for step in self.order.open:
-            copies += step.copies
+            copies += [*step.copies, *step.behind]
             writes += [*step.strays, *(write for read in step.reads for write in read.writes)]
         for at in copies:
             source, slots = self._copied_from(at)

@@ -3,8 +3,8 @@
     write      with the step that takes it, the next that schedules its sequence (SCHED); it lands as that step ends.
                A stranger's, whom no step schedules, with the first step that begins behind it. It lands in the block
                that it was issued into, or in the copy that has taken the place of that in the table since
-    copy       when it has run (COPY_DONE); where no event says so, in front of the writes of the first step that begins
-               behind it
+    copy       in front of the writes of the first step that begins behind it, and behind those of the steps before; or
+               where its end is told earlier (COPY_DONE), then, behind the steps that have begun
     transfer   when the lease under which it moves ends (UNLEASE); where no event says so, at once
 
 So the copies in front of a step land before its writes, however their events are mixed, and what a step writes is there
@@ -46,7 +46,8 @@ class OpenStep(Generic[Read]):
     """A step that has begun and not ended."""
 
     number: int
-    copies: list[int] = field(default_factory=list)  # rows of COW events that run in front of it, as no event says when
+    copies: dict[int, int] = field(default_factory=dict)  # COW rows that run in front of it -> slots moved, -1 for all
+    behind: dict[int, int] = field(default_factory=dict)  # those that run behind it
     strays: list[Issued] = field(default_factory=list)  # writes of strangers
     reads: list[Read] = field(default_factory=list)  # what was noted of its sequences
 
@@ -68,12 +69,13 @@ class Order(Generic[Read]):
         self._issued: dict[int, list[Issued]] = {}  # by sequence
         self._strays: list[Issued] = []
         self._copies: dict[Life, int] = {}  # target -> row of the COW
+        self._begun: dict[Life, tuple[OpenStep[Read], int]] = {}  # those in front of a step that has begun
         self._moves: dict[tuple[int, int], int] = {}  # lease, block -> row of the SWAP_OUT or SWAP_IN
         self.open: deque[OpenStep[Read]] = deque()
 
     def lose(self) -> None:
         """Events are missing: what was decided may have landed among them."""
-        for waiting in (self._issued, self._strays, self._copies, self._moves, self.open):
+        for waiting in (self._issued, self._strays, self._copies, self._begun, self._moves, self.open):
             waiting.clear()
 
     # -- writes -------------------------------------------------------------------------------------------------------
@@ -108,9 +110,16 @@ class Order(Generic[Read]):
             for write in self._issued.get(seq_id, ())
         ]
 
-    def copied(self, target: Life) -> int:
-        """A COPY_DONE: the row of the COW that has run; below 0 where that is missing."""
-        return self._copies.pop(target, -1)
+    def copied(self, target: Life, moved: int) -> int:
+        """A COPY_DONE, and the slots that were moved: the row of the COW that lands now; below 0 where none does."""
+        row = self._copies.pop(target, -1)
+        if row >= 0 and self.open:
+            self.open[-1].behind[row] = moved
+            return -1
+        if row < 0 and target in self._begun:
+            step, begun = self._begun.pop(target)
+            step.copies[begun] = moved
+        return row
 
     def give_up(self, target: Life) -> None:
         """Nobody holds this life of a block any more: a copy into it that waits is not run."""
@@ -134,9 +143,11 @@ class Order(Generic[Read]):
         """A STEP_BEGIN; yields the steps before it, in a trace that does not say when they end."""
         if not self._steps_end:
             yield from self.rest()
-        untold = [life for life in self._copies if life not in self._runs_told]
         strays, self._strays = self._strays, []
-        self.open.append(OpenStep(number, [self._copies.pop(life) for life in untold], strays))
+        step: OpenStep[Read] = OpenStep(number, dict.fromkeys(self._copies.values(), -1), strays=strays)
+        self._begun |= {life: (step, row) for life, row in self._copies.items()}
+        self._copies.clear()
+        self.open.append(step)
 
     def take(self, seq_id: int) -> list[Issued]:
         """A SCHED: the writes that land with its step."""

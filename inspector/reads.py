@@ -248,8 +248,7 @@ class Reader:
 
     def _sched(self, at: int, row: Row) -> None:
         lo, hi = unpack_range(row.aux)
-        table = self.tables.get(row.seq_id)
-        if table is None:
+        if (table := self.tables.get(row.seq_id)) is None:
             return
         first, seq = self.attended.start(row.lblock, lo), row_seq(self.trace, at)
         self.reads.steps[row.seq_id] = self.reads.steps.get(row.seq_id, 0) + 1
@@ -264,14 +263,14 @@ class Reader:
     def _settle(self, steps: Iterable[OpenStep[StepRead]]) -> None:
         """Steps end: their copies run, their writes land, then who read what is foreign, or what these wrote."""
         for step in steps:
-            self.device.run_copies(step)
-            for read in step.reads:
+            self.device.run_copies(step.copies)
+            left = step.reads
+            for read in left:
                 self._land(read)
             for write in step.strays:
                 self.device.put(write, write.block)
-            for read in step.reads:
+            for read in left:
                 self.compare(read)
-            left = step.reads
             while left:
                 hurt = [r for r in left if r.told is not None or r.wrong.any() or self.tainted[r.found].any()]
                 for read in hurt:
@@ -279,6 +278,7 @@ class Reader:
                 for read in hurt:
                     self.tainted[[write.row for write in read.writes]] = True
                 left = [r for r in left if r not in hurt] if hurt else []
+            self.device.run_copies(step.behind)
 
     def _land(self, read: StepRead) -> None:
         """The writes of a sequence land; through the worker's own row where there is one, as its reads go."""

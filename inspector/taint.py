@@ -87,7 +87,7 @@ class _Block:
             if life[0] == self.block:
                 self._count_on(seq_id, row)
         elif kind == Kind.COPY_DONE:
-            self._land(order.copied(life))
+            self._land(order.copied(life, int(event["fill"])))
         elif kind == Kind.SWAP_IN:
             self._count_on(seq_id, row)
             lease = named_detail(self.trace, int(self.trace.seqs[row]), Kind.SWAP_IN).get("lease", -1)
@@ -131,6 +131,8 @@ class _Block:
                 wrong = [slot for slot in slots if self.landed.get(slot) != read.counts_on.get(slot)]
                 if wrong:
                     self.found[read.row] = (wrong[0], wrong[-1] + 1)
+            for row in step.behind:
+                self._land(row)
 
     def _within(self, lo: int, hi: int) -> range:
         return range(max(lo, self.lo), min(hi, self.hi))

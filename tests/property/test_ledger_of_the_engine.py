@@ -253,7 +253,7 @@ def test_events_lost_anywhere_make_no_false_findings() -> None:
         assert reads_of(trace).damage == {}, seed  # type: ignore[arg-type]
         result = check(trace)  # type: ignore[arg-type]
         assert result.findings == (), (seed, result.findings[0])
-        assert "events are missing" in result.notes[0]
+        assert "missing in 1 place" in result.notes[0]
 
 
 class _Holed:
