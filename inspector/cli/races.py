@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kvscope.inspector.races import AllocatorOutcome, Outcome
     from kvscope.inspector.races.story_model import StoryTold
 
+_HANG_S = 10.0  # after which a factory counts as hanging
+
 
 def races(
     target: Annotated[
@@ -80,6 +82,7 @@ def _explore(
     scheduler: str | None, threads: int, **options: Any,
 ) -> Outcome | AllocatorOutcome:  # fmt: skip
     from kvscope.errors import UsageError
+    from kvscope.inspector.fuzz.watchdog import watched
     from kvscope.inspector.races import Race, explore_allocator, explore_race
     from kvscope.inspector.races.examples import examples
     from kvscope.inspector.races.target import load_race
@@ -99,10 +102,11 @@ def _explore(
             race, level=level or "opcode", scheduler=scheduler or "auto", on_progress=progress, **options
         )
     told = None if progress is None else lambda _, schedules, elapsed: progress(schedules, elapsed)
-    return explore_allocator(
-        race, threads=threads, seconds=options["seconds"], seed=options["seed"], level=level, replay=options["replay"],
-        on_progress=told,
-    )  # fmt: skip
+    with watched(_HANG_S):
+        return explore_allocator(
+            race, threads=threads, seconds=options["seconds"], seed=options["seed"], level=level,
+            replay=options["replay"], on_progress=told,
+        )  # fmt: skip
 
 
 def _list(as_json: bool) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from kvscope.errors import KVScopeError
+from kvscope.inspector.fuzz.answers import message_of
 from kvscope.inspector.fuzz.database import Database
 from kvscope.inspector.fuzz.harness import WATCH, words
 from kvscope.inspector.fuzz.hunt import Failure, hunt, replay
@@ -48,7 +49,7 @@ class Worker:
         try:
             result = self._work()
         except KVScopeError as error:
-            result = {"unusable": str(error)}
+            result = {"unusable": message_of(error)}
         except Violation as violation:  # outside a program: in the very first calls
             result = {"unusable": f"the first calls on a new allocator fail: {violation}"}
         self._say("result", **result, examples=self.tally.examples, calls=self.tally.calls, rules=self.tally.rules)

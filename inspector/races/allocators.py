@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.errors import KVScopeError, UsageError
+from kvscope.inspector.fuzz.answers import told
 from kvscope.inspector.fuzz.protocol import Factory
 from kvscope.inspector.races.exploration import explore_race
 from kvscope.inspector.races.outcome import Outcome
-from kvscope.inspector.races.program import Operation, ThreadProgram
+from kvscope.inspector.races.program import MAX_THREADS, Operation, ThreadProgram
 from kvscope.inspector.races.race import Race
 from kvscope.inspector.races.shared import Shared
 
@@ -53,7 +54,7 @@ def _trial(factory: Factory, program: ThreadProgram) -> Shared:
     except KVScopeError:
         raise
     except Exception as error:
-        raise UsageError(f"the first calls on a new allocator fail: {type(error).__name__}: {error}") from error
+        raise UsageError(f"the first calls on a new allocator fail: {told(error)}") from error
 
 
 @dataclass(slots=True)
@@ -116,6 +117,8 @@ def explore_allocator(
     Raises:
         UsageError: the allocator cannot be made, or `replay` is no such string.
     """
+    if not 2 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads is {threads}: must be 2 to {MAX_THREADS} for an allocator")
     begun, result = time.perf_counter(), AllocatorOutcome()
     if replay is not None:
         program, schedule = ThreadProgram.parse(replay)

@@ -10,6 +10,9 @@ from kvscope.errors import UsageError
 Operation = tuple[str, int, int]  # name, which of the thread's sequences, how much
 _NAMES = ("append", "append", "add", "fork", "free", "free", "truncate")
 _HEAD = "kvra1"
+_MOST = 1_000  # of anything in a replay string
+MAX_THREADS = 4
+_LIMITS = {"threads": (2, MAX_THREADS), "operations of a thread": (0, 100), "as the amount of an operation": (0, _MOST)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class ThreadProgram:
         try:
             program, schedule = text.strip().split("@")
             head, sizes, *own = program.split("/")
-            blocks, size, prompt = map(int, sizes.split("."))
+            blocks, size, prompt = (int(number) for number in sizes.split("."))
             calls = [[c.split(".") for c in ops.split("-")] if ops != "none" else [] for ops in own]
             threads = tuple(tuple((name, int(pick), int(n)) for name, pick, n in ops) for ops in calls)
             if head != _HEAD or any(name not in _NAMES for ops in threads for name, _, _ in ops):
@@ -57,6 +60,13 @@ class ThreadProgram:
             raise UsageError(
                 f"{text.strip()[:60]!r} is no replay string of an allocator: one begins {_HEAD}/"
             ) from None
+        sizes_of = {"blocks": blocks, "slots per block": size, "tokens of the prompt": prompt, "threads": len(threads)}
+        sizes_of["operations of a thread"] = max(map(len, threads), default=0)
+        sizes_of["as the amount of an operation"] = max((n for ops in threads for _, _, n in ops), default=0)
+        for what, value in sizes_of.items():
+            least, most = _LIMITS.get(what, (1, _MOST))
+            if not least <= value <= most:
+                raise UsageError(f"the replay string has {value} {what}: must be {least} to {most:,}")
         return cls(blocks, size, prompt, threads), schedule
 
     def smaller(self) -> list[ThreadProgram]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from kvscope.errors import OutOfBlocks
+from kvscope.inspector.fuzz.answers import taken
+from kvscope.inspector.fuzz.harness import WATCH
 from kvscope.inspector.fuzz.protocol import Copy, Factory, PagedAllocator, Violation, build, offers
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 from kvscope.inspector.races.control import current
@@ -21,8 +23,12 @@ class Shared:
     """What the threads of a program have in common: the allocator, its shadow, and whose the sequences are."""
 
     def __init__(self, factory: Factory, program: ThreadProgram) -> None:
+        with _watched("factory", program.num_blocks, program.block_size):
+            self._make(factory, program)
+
+    def _make(self, factory: Factory, program: ThreadProgram) -> None:
         self.target: PagedAllocator = build(factory, program.num_blocks, program.block_size)
-        self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
+        self.reserved = frozenset[int](taken(getattr(self.target, "reserved", ()), "reserved"))
         self.capacity = self.target.num_free()
         self.block_size = program.block_size
         self.shadow = Shadow(program.block_size)
@@ -123,11 +129,14 @@ class Shared:
             self._returned(seq, flight, before, kept, result)
         return result
 
+    def _table(self, seq: int) -> list[int]:
+        return taken(self.target.table(seq), f"table({seq})")
+
     def _content(self, block: int) -> dict[int, Any]:
         return {slot: self.shadow.slots.get((block, slot)) for slot in range(self.block_size)}
 
     def _returned(self, seq: int, flight: Flight, before: list[int], kept: Contents, result: Any) -> None:
-        table, prefix, lo = list(self.target.table(seq)), flight.prefix, flight.lo
+        table, prefix, lo = self._table(seq), flight.prefix, flight.lo
         if len(table) * self.block_size < len(prefix):
             raise Violation("KV018", f"sequence {seq} has {len(prefix)} tokens and the table {table}")
         came_from = self._copied(table, prefix, before, kept)
@@ -144,7 +153,7 @@ class Shared:
     def _copied(self, table: list[int], prefix: Prefix, before: list[int], kept: Contents) -> dict[int, int]:
         """Play the copies up to now: those reported, or those that a changed table means. Returns target -> source."""
         if offers(self.target, "drain"):
-            copies = [move for move in self.target.drain() if isinstance(move, Copy)]
+            copies = [move for move in taken(self.target.drain(), "drain()") if isinstance(move, Copy)]
             for move in copies:
                 self.shadow.copy(move.src, move.dst, move.slots)
             return {move.dst: move.src for move in copies}
@@ -175,9 +184,13 @@ class Shared:
         Raises:
             Violation: a rule is broken.
         """
-        entries = Counter(b for seq in self.live for b in self.target.table(seq) if b not in self.reserved)
+        with _watched("check"):
+            self._check()
+
+    def _check(self) -> None:
+        entries = Counter(b for seq in self.live for b in self._table(seq) if b not in self.reserved)
         for seq, prefix in self.live.items():
-            self.shadow.check(seq, list(self.target.table(seq)), prefix)
+            self.shadow.check(seq, self._table(seq), prefix)
         if offers(self.target, "refcount"):
             for block in entries:
                 if (count := self.target.refcount(block)) != entries[block]:
@@ -190,3 +203,13 @@ class Shared:
             self.target.free(seq)
         if (free := self.target.num_free()) != self.capacity:
             raise Violation("KV005", f"{free} blocks are free when nothing lives: there were {self.capacity}")
+
+
+@contextmanager
+def _watched(name: str, *args: int) -> Iterator[None]:
+    """A watchdog sees that the target is asked; in the threads of a schedule, `Control` looks itself."""
+    WATCH.call = name, args
+    try:
+        yield
+    finally:
+        WATCH.call, WATCH.answered = None, WATCH.answered + 1
