@@ -211,4 +211,11 @@ def test_programs_about_transformers() -> None:
     unguarded = program.run(load_target("kvscope.inspector.adapters.transformers:unguarded"))
     assert isinstance(unguarded, Violation)
     assert unguarded.why in (DOCS / "fuzzed-engines.md").read_text()
+    # A cached block counts as free: what drives the cache evicts it before it forks, as the scheduler does.
+    cached = Program(2, 2, (("add", (0, [0, 0])), ("free", (0,)), ("add", (1, [0])), ("fork", (1, 2))))
+    assert cached.run(load_target("kvscope.inspector.adapters.transformers:unguarded")) is None
+    shown_by_the_command = hunt(load_target("kvscope.inspector.adapters.transformers:unguarded"), shrink_seconds=15)
+    assert shown_by_the_command is not None
+    assert shown_by_the_command.code == "KV025"
+    assert shown_by_the_command.program.calls[-1][0] == "fork"
     assert hunt(load_target("transformers"), examples=25) is None
