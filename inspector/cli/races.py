@@ -85,6 +85,7 @@ def _explore(
     from kvscope.inspector.fuzz.watchdog import watched
     from kvscope.inspector.races import Race, explore_allocator, explore_race
     from kvscope.inspector.races.examples import examples
+    from kvscope.inspector.races.kinds import KINDS, explore_kind
     from kvscope.inspector.races.target import load_race
 
     if target is None:
@@ -92,6 +93,9 @@ def _explore(
         if example not in known:
             raise UsageError(f"example {example!r} is unknown: choose one of smollm2, {', '.join(known)}")
         chosen = known[example]
+        if example in KINDS and level is None and scheduler is None:
+            wanted = {name: options[name] for name in ("seed", "seconds", "schedules", "replay")}
+            return explore_kind(KINDS[example], on_progress=progress, **wanted)
         return explore_race(
             chosen.race(options["seed"]), level=level or chosen.level, scheduler=scheduler or chosen.scheduler,
             on_progress=progress, **options,

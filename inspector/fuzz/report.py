@@ -79,7 +79,7 @@ class Report:
     def text(self) -> str:
         """For people: the program that fails and why, or how much was tried."""
         if self.finding is not None:
-            heading = f"{self.finding.code} {NAMES.get(self.finding.code, 'race')}: {self.finding.why}"
+            heading = f"{_title(self.finding.code)}: {self.finding.why}"
             again = f"kvscope fuzz {self.job.target} "
             again += f"--replay {self.finding.replay}" if self.finding.replay else f"--seed {self.job.seed}"
             parts = [heading, *([self.finding.lanes] if self.finding.lanes else []), self.finding.program]
@@ -93,7 +93,7 @@ class Report:
         suite = ElementTree.Element("testsuite", name=xml_text(f"kvscope fuzz {self.job.target}"))
         codes = [*NAMES] if self.finding is None or self.finding.code in NAMES else [*NAMES, self.finding.code]
         for code in codes:
-            name = f"{code} {NAMES.get(code, 'race')}"
+            name = _title(code)
             case = ElementTree.SubElement(suite, "testcase", classname="kvscope.fuzz", name=name, time="0")
             if self.finding is not None and self.finding.code == code:
                 failure = ElementTree.SubElement(case, "failure", type=code, message=xml_text(self.finding.why))
@@ -107,3 +107,8 @@ class Report:
             suite.set(key, str(value))
         suite.set("time", f"{self.elapsed_s:.3f}")
         write_suite(path, suite)
+
+
+def _title(code: str) -> str:
+    """A rule's code and name; what has no code of its own is a race."""
+    return f"{code} {NAMES[code]}" if code in NAMES else code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 from kvscope.errors import OutOfBlocks
@@ -14,7 +15,7 @@ from kvscope.inspector.fuzz.protocol import Copy, Factory, PagedAllocator, Viola
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 from kvscope.inspector.races.control import current
 from kvscope.inspector.races.flights import Flight, Flights
-from kvscope.inspector.races.program import ThreadProgram
+from kvscope.inspector.races.program import ThreadProgram, first_of, owner_of
 
 Contents = dict[int, dict[int, Any]]  # of blocks: what their slots held
 
@@ -37,53 +38,54 @@ class Shared:
         self.tables: dict[int, list[int]] = {}  # as they were when the last call on each sequence returned
         self.busy: set[int] = set()  # sequences with a call that has not returned: nothing is known of their tables
         self.mine: list[list[int]] = [[] for _ in program.threads]
-        self._next = [100 * (t + 1) for t in range(len(program.threads))]
+        self._new = [count(first_of(t)) for t in range(len(program.threads))]
+        self._program = program
         self._begin(program)
 
     def _begin(self, program: ThreadProgram) -> None:
         """The prompt, and a fork of it for every thread."""
         prompt = [t % 2 for t in range(program.prompt)]
         try:
-            self.add(0, 0, prompt)
+            self.add(0, prompt)
             for thread in range(1, len(program.threads)):
                 if offers(self.target, "fork"):
-                    self.fork(thread, 0, thread)
+                    self.fork(0, thread)
                 else:
-                    self.add(thread, thread, prompt)
+                    self.add(thread, prompt)
         except OutOfBlocks:
             return
 
     # -- operations of the threads: each is one call of the allocator, and the data that follows from it -------------
 
-    def add(self, thread: int, seq: int, tokens: list[int]) -> None:
+    def add(self, seq: int, tokens: list[int]) -> None:
         """Admit a new sequence."""
-        self._call(thread, seq, lambda: self.target.add(seq, tokens), lo=0, tokens=tokens)
-        self.mine[thread].append(seq)
+        self._call(seq, lambda: self.target.add(seq, tokens), lo=0, tokens=tokens)
+        self.mine[owner_of(seq)].append(seq)
 
-    def append(self, thread: int, seq: int, token: int) -> None:
+    def append(self, seq: int, token: int) -> None:
         """One more token."""
         length = len(self.live[seq])
         tokens = [*self.live[seq].tokens, token]
-        self._call(thread, seq, lambda: self.target.append(seq, token), lo=length, tokens=tokens)
+        self._call(seq, lambda: self.target.append(seq, token), lo=length, tokens=tokens)
 
-    def fork(self, thread: int, parent: int, child: int) -> None:
+    def fork(self, parent: int, child: int) -> None:
         """A child of a sequence of this thread, or of the prompt before the threads begin."""
         self.busy.add(parent)
         try:
             tokens = list(self.live[parent].tokens)
             before = self.tables[parent]
-            self._call(thread, child, lambda: self.target.fork(parent, child), tokens=tokens, before=before)
+            self._call(child, lambda: self.target.fork(parent, child), tokens=tokens, before=before)
         finally:
             self.busy.discard(parent)
-        self.mine[thread].append(child)
+        self.mine[owner_of(child)].append(child)
 
-    def truncate(self, thread: int, seq: int, length: int) -> None:
+    def truncate(self, seq: int, length: int) -> None:
         """Roll back."""
-        self._call(thread, seq, lambda: self.target.truncate(seq, length), tokens=self.live[seq].tokens[:length])
+        self._call(seq, lambda: self.target.truncate(seq, length), tokens=self.live[seq].tokens[:length])
 
-    def free(self, thread: int, seq: int) -> None:
+    def free(self, seq: int) -> None:
         """The sequence is finished."""
-        self.mine[thread].remove(seq)
+        self.mine[owner_of(seq)].remove(seq)
         self.busy.add(seq)
         self.target.free(seq)
         self.busy.discard(seq)
@@ -93,25 +95,20 @@ class Shared:
         """Carry out one operation of a program: through `shared`, which notes it down."""
         own = self.mine[thread]
         if name == "add" or not own:
-            tokens = [(amount >> i) & 1 for i in range(1 + amount % (2 * self.block_size))]
-            shared.add(thread, self._new(thread), tokens)
+            shared.add(next(self._new[thread]), self._program.prompt_of(amount))
             return
         seq = own[pick % len(own)]
         if name == "append":
-            shared.append(thread, seq, 2 + thread)
+            shared.append(seq, 2 + thread)
         elif name == "fork" and offers(self.target, "fork"):
-            shared.fork(thread, seq, self._new(thread))
+            shared.fork(seq, next(self._new[thread]))
         elif name == "truncate" and offers(self.target, "truncate"):
-            shared.truncate(thread, seq, max(1, len(self.live[seq]) - amount))
+            shared.truncate(seq, max(1, len(self.live[seq]) - amount))
         elif name == "free":
-            shared.free(thread, seq)
-
-    def _new(self, thread: int) -> int:
-        self._next[thread] += 1
-        return self._next[thread]
+            shared.free(seq)
 
     def _call(
-        self, thread: int, seq: int, call: Callable[[], Any], *, tokens: list[int], lo: int | None = None,
+        self, seq: int, call: Callable[[], Any], *, tokens: list[int], lo: int | None = None,
         before: list[int] | None = None,
     ) -> Any:  # fmt: skip
         before = self.tables.get(seq, []) if before is None else before
