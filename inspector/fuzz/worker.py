@@ -113,7 +113,8 @@ class Worker:
             "    assert not outcome.found, outcome.text()",
         ])  # fmt: skip
         code = failure.code or "race"
-        return Finding(code, f"{failure.kind}: {failure.message}", source, outcome.outcome.switches, False,
+        why = failure.message if failure.kind == "violation" else f"{failure.kind}: {failure.message}"
+        return Finding(code, why, source, outcome.outcome.switches, False,
                        outcome.replay, outcome.text(100))  # fmt: skip
 
     def _finding(self, failure: Failure, known: bool) -> Finding:

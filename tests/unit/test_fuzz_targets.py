@@ -18,6 +18,7 @@ from kvscope.errors import UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.fuzz import Violation, load_target
 from kvscope.inspector.fuzz.hunt import hunt
+from kvscope.inspector.fuzz.protocol import NAMES
 from kvscope.inspector.fuzz.report import Job, Report
 from kvscope.inspector.fuzz.sandbox import run
 from kvscope.inspector.fuzz.surroundings import check_apart
@@ -185,6 +186,23 @@ def test_command_line_json_and_junit(tmp_path: Path) -> None:
     suite = ElementTree.parse(junit).getroot()
     assert (suite.get("failures"), suite.get("errors")) == ("1", "0")
     assert (tmp_path / ".hypothesis" / "kvscope").is_dir()
+
+
+@pytest.mark.parametrize(("code", "skipped"), [
+    ("Pool.refcount = None\nPool.drain = None\n", {"KV002", "KV004", "KV013", "KV016", "KV017", "KV019"}),
+    ("Pool.begin_step = lambda self, seqs: None\nPool.end_step = lambda self: None\n", {"KV002", "KV016", "KV017"}),
+    (BUG, {"KV002", "KV013", "KV016", "KV017"}),
+    ("def factory(n, b): raise ValueError\n", {*NAMES}),
+])  # fmt: skip
+def test_a_rule_that_was_not_tried_is_skipped_in_junit(tmp_path: Path, code: str, skipped: set[str]) -> None:
+    report = fuzzed(tmp_path, code, seconds=60.0 if code == BUG else 1.0)
+    report.write_junit(tmp_path / "junit.xml")
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    found = {case.attrib["name"].split()[0]: case for case in suite.iter("testcase")}
+    failed = {report.finding.code} if report.finding is not None else set()
+    skipped = skipped - failed
+    assert {c for c, case in found.items() if case.find("skipped") is not None} == skipped
+    assert suite.get("skipped") == str(len(skipped))
 
 
 def test_command_line_with_an_unusable_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
