@@ -168,6 +168,9 @@ class TransformersAllocator(TransformersCache):
 
     def _fork(self, state: Any, child: str, moves: dict[str, tuple[list[int], list[int]]]) -> bool:
         (sources, targets), index = moves[self.allocator.layer_type], self.allocator.index
+        table = self.allocator.block_table[state.request_id]
+        if self.cache.pool.count_free_blocks(index) < len(table):  # nor cached blocks: the scheduler evicts them
+            self.cache.evict_cached_blocks()
         while self.cache.pool.num_free_sectors:  # `fork_blocks` takes blocks, never sectors
             self.cache.pool.allocate_sector(index)
         try:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kvscope.inspector.races import AllocatorOutcome, Outcome
     from kvscope.inspector.races.story_model import StoryTold
 
+_HANG_S = 10.0  # after which a factory counts as hanging
+
 
 def races(
     target: Annotated[
@@ -81,8 +83,10 @@ def _explore(
     scheduler: str | None, threads: int, **options: Any,
 ) -> Outcome | AllocatorOutcome:  # fmt: skip
     from kvscope.errors import UsageError
+    from kvscope.inspector.fuzz.watchdog import watched
     from kvscope.inspector.races import Race, explore_allocator, explore_race
     from kvscope.inspector.races.examples import examples
+    from kvscope.inspector.races.kinds import KINDS, explore_kind
     from kvscope.inspector.races.target import load_race
 
     if target is None:
@@ -90,6 +94,9 @@ def _explore(
         if example not in known:
             raise UsageError(f"example {example!r} is unknown: choose one of smollm2, {', '.join(known)}")
         chosen = known[example]
+        if example in KINDS and level is None and scheduler is None:
+            wanted = {name: options[name] for name in ("seed", "seconds", "schedules", "replay")}
+            return explore_kind(KINDS[example], on_progress=progress, **wanted)
         return explore_race(
             chosen.race(options["seed"]), level=level or chosen.level, scheduler=scheduler or chosen.scheduler,
             on_progress=progress, **options,
@@ -100,10 +107,11 @@ def _explore(
             race, level=level or "opcode", scheduler=scheduler or "auto", on_progress=progress, **options
         )
     told = None if progress is None else lambda _, schedules, elapsed: progress(schedules, elapsed)
-    return explore_allocator(
-        race, threads=threads, seconds=options["seconds"], seed=options["seed"], level=level, replay=options["replay"],
-        on_progress=told,
-    )  # fmt: skip
+    with watched(_HANG_S):
+        return explore_allocator(
+            race, threads=threads, seconds=options["seconds"], seed=options["seed"], level=level,
+            replay=options["replay"], on_progress=told,
+        )  # fmt: skip
 
 
 def _list(as_json: bool) -> None:

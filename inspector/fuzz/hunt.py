@@ -11,6 +11,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from kvscope.errors import UsageError
+from kvscope.inspector.fuzz.answers import message_of
 from kvscope.inspector.fuzz.machine import AllocatorMachine, Tally, TimeUp, machine_for
 from kvscope.inspector.fuzz.program import Program
 from kvscope.inspector.fuzz.protocol import Factory, Violation
@@ -65,7 +66,7 @@ def hunt(
         assert tally.failing is not None
         return told_short(factory, tally.failing, violation, seconds=shrink_seconds)
     except Flaky as error:
-        raise UsageError(f"{_MOVING}: {' '.join(str(error).split())[:200]}") from error
+        raise UsageError(f"{_MOVING}: {message_of(error)[:200]}") from error
     return None
 
 

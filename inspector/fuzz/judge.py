@@ -13,6 +13,7 @@ from operator import index
 from typing import Any
 
 from kvscope.errors import UsageError
+from kvscope.inspector.fuzz.answers import message_of, shown, taken, told, whole
 from kvscope.inspector.fuzz.protocol import (
     Copy,
     Factory,
@@ -23,8 +24,6 @@ from kvscope.inspector.fuzz.protocol import (
     Write,
     build,
     offers,
-    told,
-    whole,
 )
 from kvscope.inspector.fuzz.shadow import Content, Prefix, Shadow
 
@@ -60,7 +59,7 @@ class Judge:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.counted = offers(self.target, "refcount")
         self.drained = offers(self.target, "drain")
-        self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
+        self.reserved = frozenset[int](taken(getattr(self.target, "reserved", ()), "reserved"))
         self.lookahead = whole(getattr(self.target, "lookahead", 0), "lookahead")
         self.watermark = whole(getattr(self.target, "watermark", 0), "watermark")
         self.capacity = self.num_free()
@@ -154,20 +153,21 @@ class Judge:
             if free >= promised:
                 raise Violation(
                     "KV026",
-                    f"{words(name, args)} was refused with {free} blocks free; {promised} must do ({refusal})",
+                    f"{words(name, args)} was refused with {free} blocks free; {promised} must do "
+                    f"({message_of(refusal)})",
                 ) from refusal
         after = self._view()
         if after != before:
             raise Violation("KV025", f"{words(name, args)} was refused and changed {_changed(before, after)}")
         return False, None
 
-    def _ask(self, name: str, *args: object) -> Any:
+    def _ask(self, name: str, *args: object, then: Callable[[Any], object] = lambda answer: answer) -> Any:
         """What the allocator answers; an exception that is no refusal is a finding, an exit an unusable target."""
         operation: Callable[..., object] = getattr(self.target, name)
         WATCH.call = (name, args)
         try:
-            return operation(*args)
-        except OutOfBlocks:
+            return then(operation(*args))
+        except (OutOfBlocks, UsageError):
             raise
         except SystemExit as error:
             raise UsageError(f"{words(name, args)} calls sys.exit({error.code!r}): an allocator must return") from error
@@ -176,12 +176,16 @@ class Judge:
         finally:
             WATCH.call, WATCH.answered = None, WATCH.answered + 1
 
+    def _asked(self, name: str, *args: object) -> list[Any]:
+        """What the allocator answers with a sequence, gone through: that is part of the call, if it is a generator."""
+        return list(self._ask(name, *args, then=lambda values: taken(values, words(name, args))))
+
     def _table(self, seq: int) -> list[int]:
-        table = self._ask("table", seq)
+        table = self._asked("table", seq)
         try:
             return list(map(index, table))
         except TypeError:
-            raise UsageError(f"table({seq}) is {table!r:.60}: must be a sequence of whole numbers") from None
+            raise UsageError(f"table({seq}) is {shown(table)}: must be a sequence of whole numbers") from None
 
     def _refcount(self, block: int) -> int:
         return whole(self._ask("refcount", block), f"refcount({block})")
@@ -202,9 +206,9 @@ class Judge:
     def _played(self, before: Tables, seq: int = -1, lo: int | None = None) -> None:
         """Carry the data of the operation just done: its copies, then the writes of `seq` from position `lo` on."""
         after = self.tables()
-        moves: Sequence[Write | Copy | Swap] = self._ask("drain") if self.drained else self._derived(before, after)
-        if not isinstance(moves, Sequence) or not all(isinstance(move, Write | Copy | Swap) for move in moves):
-            raise UsageError(f"drain() is {moves!r:.60}: must be a sequence of Write, Copy and Swap")
+        moves: Sequence[Write | Copy | Swap] = self._asked("drain") if self.drained else self._derived(before, after)
+        if not all(isinstance(move, Write | Copy | Swap) for move in moves):
+            raise UsageError(f"drain() is {shown(moves)}: must be a sequence of Write, Copy and Swap")
         for move in moves:
             if isinstance(move, Copy):
                 if not any(move.dst in table for table in before.values()):

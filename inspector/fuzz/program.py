@@ -46,6 +46,13 @@ class Program:
             [f"def test_{re.sub('[^a-z0-9]+', '_', name.lower())}() -> None:", *(f"    {line}" for line in body), why]
         )
 
+    def pasted(self, module: str, name: str) -> str:
+        """The program with all that it needs in front, for a factory of this name in this module, if it has one."""
+        parts = [*module.split("."), *name.split(".")]
+        here = all(map(str.isidentifier, parts))
+        made = [f"from {module} import {name.split('.')[0]}", f"factory = {name}"] if here else ["factory = ..."]
+        return "\n".join(["from kvscope.inspector.fuzz import Harness", *made, *self.lines()])
+
     def run(self, factory: Factory) -> Violation | None:
         """Play it on a new allocator; the rule that broke, if one did. Calls that no caller may make are left out."""
         return self._play(factory)[0]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from operator import index
-from pathlib import Path
-from traceback import extract_tb
 from typing import Protocol
 
 from kvscope.errors import OutOfBlocks, UsageError
+from kvscope.inspector.fuzz.answers import MOST, printable, shown, taken, told, whole
 
 __all__ = [
     "OPTIONAL", "Copy", "Factory", "OutOfBlocks", "PagedAllocator", "Sizes", "Swap", "Violation", "Write", "build",
-    "offers", "told", "whole",
+    "offers",
 ]  # fmt: skip
-
-_HOME = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +160,9 @@ class Sizes:
 
 def _sizes(factory: Factory, name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
     given = getattr(factory, name, otherwise)
-    sizes = tuple(whole(size, name) for size in given) if isinstance(given, Iterable) else ()
+    sizes = tuple(whole(size, name) for size in taken(given, f"{name} of the factory"))
     if not sizes or min(sizes) < 1:
-        raise UsageError(f"{name} of the factory is {given!r:.60}: must be whole numbers of 1 or more")
+        raise UsageError(f"{name} of the factory is {shown(given)}: must be whole numbers of 1 or more")
     return sizes
 
 
@@ -204,6 +200,7 @@ class Violation(AssertionError):
     """An allocator broke a rule; `code` is that of the sanitizer's finding of the same name, or "crash"."""
 
     def __init__(self, code: str, why: str) -> None:
+        why = printable(why)
         super().__init__(f"{why} [{code} {NAMES[code]}]")
         self.code = code
         self.why = why
@@ -241,27 +238,10 @@ def build(factory: Factory, num_blocks: int, block_size: int) -> PagedAllocator:
                 "see PagedAllocator"
             )
     for name in ("num_blocks", "block_size"):
-        whole(getattr(target, name, 0), f"{type(target).__name__}.{name}")
+        what = f"{type(target).__name__}.{name}"
+        if (size := whole(getattr(target, name, 0), what)) > MOST:
+            raise UsageError(f"{what} is {size}: must be at most {MOST:,} of a pool that is to be fuzzed")
     return target
-
-
-def whole(value: object, what: str) -> int:
-    """A number that an allocator gave, as an int.
-
-    Raises:
-        UsageError: it is none.
-    """
-    try:
-        return index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{what} is {value!r:.60}, a {type(value).__name__}: must be a whole number") from None
-
-
-def told(error: BaseException) -> str:
-    """An exception in one line, with the place in the target's own code where it was raised."""
-    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_HOME)]
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def _takes(method: Callable[..., object], count: int) -> bool:

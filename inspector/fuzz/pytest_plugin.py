@@ -16,6 +16,7 @@ Loading it imports nothing of the fuzzer; a test that asks for it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kvscope.inspector.fuzz.protocol import Factory
 
 MARK = "kvscope_race"
+_OPTIONS: dict[str, Any] = {"threads": 2, "seconds": None, "seed": None, "replay": None}  # of the marker
+HANG_S = 10.0  # after which a call of a target counts as hanging
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        f"{MARK}(threads=2, seconds=None, seed=None): the test returns a factory, fuzzed with threads",
+        f"{MARK}(threads=2, seconds=None, seed=None, replay=None): the test returns a factory, fuzzed with threads",
     )
 
 
@@ -52,20 +55,22 @@ def kvscope_harness() -> Callable[[Factory, int, int], Harness]:
 
 @pytest.fixture
 def kvscope_fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """`kvscope_fuzz(factory, seconds=, seed=)`: fails with the shortest program found that breaks a rule.
+    """`kvscope_fuzz(factory, seconds=, seed=, hang=)`: fails with the shortest program found that breaks a rule.
 
-    The target runs in this process, so one that hangs needs a timeout of the test.
+    The target runs in this process; a call of it that has not returned for `hang` seconds is a failure, too.
     """
 
-    def fuzz(factory: Factory, *, seconds: float | None = None, seed: int | None = None) -> None:
+    def fuzz(factory: Factory, *, seconds: float | None = None, seed: int | None = None, hang: float = HANG_S) -> None:
         from kvscope.inspector.fuzz.hunt import hunt
         from kvscope.inspector.fuzz.surroundings import check_apart
 
         limit, number = _options(request.config, seconds, seed)
-        check_apart(factory)
-        failure = hunt(factory, examples=10**9, seconds=limit, seed_value=number, shrink_seconds=max(5.0, limit))
+        with _usable(hang):
+            check_apart(factory)
+            failure = hunt(factory, examples=10**9, seconds=limit, seed_value=number, shrink_seconds=max(5.0, limit))
         if failure is not None:
-            pytest.fail(f"{failure.message}\n\n{failure}", pytrace=False)
+            where = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+            pytest.fail(f"{failure.message}\n\n{failure.program.pasted(*where)}", pytrace=False)
 
     return fuzz
 
@@ -95,11 +100,30 @@ def _race(item: pytest.Function, mark: pytest.Mark, factory: Any) -> None:
 
     if not callable(factory):
         pytest.fail(f"a test with @pytest.mark.{MARK} returns factory(num_blocks, block_size), got {factory!r:.60}")
-    seconds, seed = _options(item.config, mark.kwargs.get("seconds"), mark.kwargs.get("seed"))
-    outcome = explore_allocator(factory, threads=mark.kwargs.get("threads", 2), seconds=seconds, seed=seed,
-                                replay=mark.kwargs.get("replay"))  # fmt: skip
+    unknown = [*map(repr, mark.args), *(name for name in mark.kwargs if name not in _OPTIONS)]
+    if unknown:
+        pytest.fail(f"@pytest.mark.{MARK} has no {unknown[0]}: it takes {', '.join(_OPTIONS)}", pytrace=False)
+    given = {**_OPTIONS, **mark.kwargs}
+    seconds, seed = _options(item.config, given["seconds"], given["seed"])
+    with _usable(HANG_S):
+        outcome = explore_allocator(
+            factory, threads=given["threads"], seconds=seconds, seed=seed, replay=given["replay"]
+        )  # fmt: skip
     if outcome.found:
         pytest.fail(outcome.text(), pytrace=False)
+
+
+@contextmanager
+def _usable(hang: float) -> Generator[None]:
+    """A target that cannot be used, or that hangs, fails the test with one line."""
+    from kvscope.errors import KVScopeError
+    from kvscope.inspector.fuzz.watchdog import watched
+
+    try:
+        with watched(hang):
+            yield
+    except KVScopeError as error:
+        pytest.fail(f"the target cannot be used: {error}", pytrace=False)
 
 
 def _options(config: pytest.Config, seconds: float | None, seed: int | None) -> tuple[float, int]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any
 
+from kvscope.inspector.fuzz.answers import printable
 from kvscope.inspector.fuzz.report import BEAT_S, Finding, Job, Report
 
 LOAD_S = 60.0  # an import, and the first allocators, may take this long even when a run is short
@@ -145,4 +146,4 @@ def _check_output(report: Report, output: IO[bytes]) -> None:
 
 def _last_lines(errors: IO[bytes], most: int = 3) -> list[str]:
     errors.seek(0)
-    return errors.read()[-4096:].decode(errors="replace").strip().splitlines()[-most:]
+    return [printable(line) for line in errors.read()[-4096:].decode(errors="replace").strip().splitlines()[-most:]]

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import cast
 
 from kvscope.errors import KVScopeError, UsageError
-from kvscope.inspector.fuzz.protocol import Factory, told
+from kvscope.inspector.fuzz.answers import told
+from kvscope.inspector.fuzz.protocol import Factory
 
 NAMED = {
     "kvscope": "kvscope.inspector.fuzz.adapter:EngineAllocator",

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from kvscope.errors import KVScopeError
+from kvscope.inspector.fuzz.answers import message_of
 from kvscope.inspector.fuzz.database import Database
 from kvscope.inspector.fuzz.harness import WATCH, words
 from kvscope.inspector.fuzz.hunt import Failure, hunt, replay
@@ -48,7 +49,7 @@ class Worker:
         try:
             result = self._work()
         except KVScopeError as error:
-            result = {"unusable": str(error)}
+            result = {"unusable": message_of(error)}
         except Violation as violation:  # outside a program: in the very first calls
             result = {"unusable": f"the first calls on a new allocator fail: {violation}"}
         self._say("result", **result, examples=self.tally.examples, calls=self.tally.calls, rules=self.tally.rules)
@@ -112,7 +113,8 @@ class Worker:
             "    assert not outcome.found, outcome.text()",
         ])  # fmt: skip
         code = failure.code or "race"
-        return Finding(code, f"{failure.kind}: {failure.message}", source, outcome.outcome.switches, False,
+        why = failure.message if failure.kind == "violation" else f"{failure.kind}: {failure.message}"
+        return Finding(code, why, source, outcome.outcome.switches, False,
                        outcome.replay, outcome.text(100))  # fmt: skip
 
     def _finding(self, failure: Failure, known: bool) -> Finding:

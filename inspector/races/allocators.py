@@ -13,14 +13,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvscope.errors import KVScopeError, UsageError
-from kvscope.inspector.fuzz.protocol import Factory
+from kvscope.inspector.fuzz.answers import told
+from kvscope.inspector.fuzz.protocol import OPTIONAL, Factory, build, offers
 from kvscope.inspector.races.exploration import explore_race
 from kvscope.inspector.races.outcome import Outcome
-from kvscope.inspector.races.program import Operation, ThreadProgram
+from kvscope.inspector.races.program import MAX_THREADS, Operation, ThreadProgram
 from kvscope.inspector.races.race import Race
 from kvscope.inspector.races.shared import Shared
 
@@ -53,7 +54,7 @@ def _trial(factory: Factory, program: ThreadProgram) -> Shared:
     except KVScopeError:
         raise
     except Exception as error:
-        raise UsageError(f"the first calls on a new allocator fail: {type(error).__name__}: {error}") from error
+        raise UsageError(f"the first calls on a new allocator fail: {told(error)}") from error
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class AllocatorOutcome:
     """What came of many programs: that of the first one which failed, or how many were played."""
 
     program: ThreadProgram | None = None
+    calls: list[str] = field(default_factory=list)  # of the program that failed, for people
     outcome: Outcome | None = None
     programs: int = 0
     schedules: int = 0
@@ -82,14 +84,14 @@ class AllocatorOutcome:
             return (
                 f"{self.programs:,} programs under {self.schedules:,} schedules: nothing found ({self.seconds:.1f} s)"
             )
-        own = "\n".join(f"  {line}" for line in self.program.lines())
+        own = "\n".join(f"  {line}" for line in self.calls)
         return f"{own}\n{self.outcome.text(width)}\n  replay of program and schedule: {self.replay}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "found": self.found, "programs": self.programs, "schedules": self.schedules,
-            "seconds": round(self.seconds, 3), "program": None if self.program is None else self.program.lines(),
+            "seconds": round(self.seconds, 3), "program": self.calls if self.program is not None else None,
             "replay": self.replay, "outcome": None if self.outcome is None else self.outcome.to_json(),
         }  # fmt: skip
 
@@ -116,13 +118,15 @@ def explore_allocator(
     Raises:
         UsageError: the allocator cannot be made, or `replay` is no such string.
     """
+    if not 2 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads is {threads}: must be 2 to {MAX_THREADS} for an allocator")
     begun, result = time.perf_counter(), AllocatorOutcome()
     if replay is not None:
         program, schedule = ThreadProgram.parse(replay)
         outcome = explore_race(allocator_race(factory, program), replay=schedule)
         result.programs = result.schedules = 1
         if outcome.found:
-            result.program, result.outcome = program, outcome
+            result.program, result.outcome, result.calls = program, outcome, _calls(factory, program)
         return result
     level = level or _level(factory, threads, seed)
     while time.perf_counter() - begun < seconds and result.programs != programs:
@@ -132,11 +136,17 @@ def explore_allocator(
         result.schedules += outcome.schedules
         if outcome.found:
             result.program, result.outcome = _shortened(factory, program, outcome, level, seed)
+            result.calls = _calls(factory, result.program)
             break
         if on_progress is not None:
             on_progress(result.programs, result.schedules, time.perf_counter() - begun)
     result.seconds = time.perf_counter() - begun
     return result
+
+
+def _calls(factory: Factory, program: ThreadProgram) -> list[str]:
+    target = build(factory, program.num_blocks, program.block_size)
+    return program.lines([name for name in OPTIONAL if offers(target, name)])
 
 
 def _level(factory: Factory, threads: int, seed: int) -> str:

@@ -19,7 +19,7 @@ from kvscope.inspector.faults.fences import FreeWithoutFence
 from kvscope.inspector.fuzz.protocol import Violation
 from kvscope.inspector.races import planted
 from kvscope.inspector.races.control import point
-from kvscope.inspector.races.exploration import explore_race
+from kvscope.inspector.races.exploration import Progress, explore_race
 from kvscope.inspector.races.hooks import PoolJudge, calls, pool
 from kvscope.inspector.races.outcome import Outcome
 from kvscope.inspector.races.race import Race
@@ -173,7 +173,7 @@ class Search:
 
 def search(
     kind: ConcurrencyKind, *, seed: int = 0, seconds: float = 30.0, broken: bool = True, shrink_s: float = 3.0,
-    schedules: int | None = None,
+    schedules: int | None = None, on_progress: Progress | None = None,
 ) -> Search:  # fmt: skip
     """Races of a kind one after another, PCT and random schedules in turn, until one fails or the time is over."""
     begun, races, played = time.perf_counter(), 0, 0
@@ -187,4 +187,25 @@ def search(
         races, played = races + 1, played + outcome.schedules
         if outcome.found:
             return Search(outcome, races, played, before - begun + outcome.to_failure_s, attempt)
+        if on_progress is not None:
+            on_progress(played, time.perf_counter() - begun)
     return Search(None, races, played, time.perf_counter() - begun)
+
+
+def explore_kind(
+    kind: ConcurrencyKind, *, seed: int = 0, seconds: float = 30.0, schedules: int | None = None,
+    replay: str | None = None, on_progress: Progress | None = None,
+) -> Outcome:  # fmt: skip
+    """`search`, told as one exploration. Its replay string names the race in front: `0:5@kvr1:hook:...`."""
+    if replay is not None:
+        attempt, _, schedule = replay.rpartition("@")
+        outcome = explore_race(kind.race(attempt or f"{seed}:0", True), replay=schedule)
+        outcome.replay = f"{attempt or f'{seed}:0'}@{outcome.replay}" if outcome.replay else None
+        return outcome
+    found = search(kind, seed=seed, seconds=seconds, schedules=schedules, on_progress=on_progress)
+    outcome = found.outcome or Outcome(kind.name, "hook", len(kind.race(f"{seed}:0", True).threads))
+    outcome.replay = f"{found.attempt}@{outcome.replay}" if outcome.replay else None
+    outcome.schedules, outcome.to_failure_s = found.schedules, found.seconds
+    outcome.seconds = max(outcome.seconds, found.seconds)
+    outcome.notes.append(f"{found.races:,} race{'s' if found.races != 1 else ''} of this kind drawn")
+    return outcome

@@ -124,7 +124,7 @@ def _said(phase: dict[str, Any]) -> str:
         return f"Every schedule with at most {_preemptions(done)} was played, {rest}."
     if name == "pct":
         chances = ", ".join(
-            f"depth {d} with probability >= {floor(p * 1_000) / 1_000:.3f}"
+            f"depth {d} with probability >= {min(floor(p * 1_000), 999) / 1_000:.3f}"
             for d, p in phase["found_with_probability"].items()
         )
         return f"PCT (seed {phase['seed']}): a bug would have been found of {chances}."

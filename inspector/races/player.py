@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.errors import KVScopeError, UsageError
+from kvscope.inspector.fuzz.answers import told
 from kvscope.inspector.races.control import Control
 from kvscope.inspector.races.exhaustive import ExhaustiveScheduler
 from kvscope.inspector.races.history import Frozen, History, Probe, freeze
@@ -108,7 +109,7 @@ class Player:
         except KVScopeError:
             raise
         except Exception as error:
-            raise UsageError(f"{self.race.name}: make() raised {type(error).__name__}: {error}") from error
+            raise UsageError(f"{self.race.name}: make() raised {told(error)}") from error
 
     def _prepare(self, detailed: bool, calls_only: bool) -> None:
         self.control.calls_only = calls_only

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 from kvscope.errors import OutOfBlocks
+from kvscope.inspector.fuzz.answers import taken
+from kvscope.inspector.fuzz.harness import WATCH
 from kvscope.inspector.fuzz.protocol import Copy, Factory, PagedAllocator, Violation, build, offers
 from kvscope.inspector.fuzz.shadow import Prefix, Shadow
 from kvscope.inspector.races.control import current
 from kvscope.inspector.races.flights import Flight, Flights
-from kvscope.inspector.races.program import ThreadProgram
+from kvscope.inspector.races.program import ThreadProgram, first_of, owner_of
 
 Contents = dict[int, dict[int, Any]]  # of blocks: what their slots held
 
@@ -21,8 +24,12 @@ class Shared:
     """What the threads of a program have in common: the allocator, its shadow, and whose the sequences are."""
 
     def __init__(self, factory: Factory, program: ThreadProgram) -> None:
+        with _watched("factory", program.num_blocks, program.block_size):
+            self._make(factory, program)
+
+    def _make(self, factory: Factory, program: ThreadProgram) -> None:
         self.target: PagedAllocator = build(factory, program.num_blocks, program.block_size)
-        self.reserved = frozenset[int](getattr(self.target, "reserved", ()))
+        self.reserved = frozenset[int](taken(getattr(self.target, "reserved", ()), "reserved"))
         self.capacity = self.target.num_free()
         self.block_size = program.block_size
         self.shadow = Shadow(program.block_size)
@@ -31,53 +38,54 @@ class Shared:
         self.tables: dict[int, list[int]] = {}  # as they were when the last call on each sequence returned
         self.busy: set[int] = set()  # sequences with a call that has not returned: nothing is known of their tables
         self.mine: list[list[int]] = [[] for _ in program.threads]
-        self._next = [100 * (t + 1) for t in range(len(program.threads))]
+        self._new = [count(first_of(t)) for t in range(len(program.threads))]
+        self._program = program
         self._begin(program)
 
     def _begin(self, program: ThreadProgram) -> None:
         """The prompt, and a fork of it for every thread."""
         prompt = [t % 2 for t in range(program.prompt)]
         try:
-            self.add(0, 0, prompt)
+            self.add(0, prompt)
             for thread in range(1, len(program.threads)):
                 if offers(self.target, "fork"):
-                    self.fork(thread, 0, thread)
+                    self.fork(0, thread)
                 else:
-                    self.add(thread, thread, prompt)
+                    self.add(thread, prompt)
         except OutOfBlocks:
             return
 
     # -- operations of the threads: each is one call of the allocator, and the data that follows from it -------------
 
-    def add(self, thread: int, seq: int, tokens: list[int]) -> None:
+    def add(self, seq: int, tokens: list[int]) -> None:
         """Admit a new sequence."""
-        self._call(thread, seq, lambda: self.target.add(seq, tokens), lo=0, tokens=tokens)
-        self.mine[thread].append(seq)
+        self._call(seq, lambda: self.target.add(seq, tokens), lo=0, tokens=tokens)
+        self.mine[owner_of(seq)].append(seq)
 
-    def append(self, thread: int, seq: int, token: int) -> None:
+    def append(self, seq: int, token: int) -> None:
         """One more token."""
         length = len(self.live[seq])
         tokens = [*self.live[seq].tokens, token]
-        self._call(thread, seq, lambda: self.target.append(seq, token), lo=length, tokens=tokens)
+        self._call(seq, lambda: self.target.append(seq, token), lo=length, tokens=tokens)
 
-    def fork(self, thread: int, parent: int, child: int) -> None:
+    def fork(self, parent: int, child: int) -> None:
         """A child of a sequence of this thread, or of the prompt before the threads begin."""
         self.busy.add(parent)
         try:
             tokens = list(self.live[parent].tokens)
             before = self.tables[parent]
-            self._call(thread, child, lambda: self.target.fork(parent, child), tokens=tokens, before=before)
+            self._call(child, lambda: self.target.fork(parent, child), tokens=tokens, before=before)
         finally:
             self.busy.discard(parent)
-        self.mine[thread].append(child)
+        self.mine[owner_of(child)].append(child)
 
-    def truncate(self, thread: int, seq: int, length: int) -> None:
+    def truncate(self, seq: int, length: int) -> None:
         """Roll back."""
-        self._call(thread, seq, lambda: self.target.truncate(seq, length), tokens=self.live[seq].tokens[:length])
+        self._call(seq, lambda: self.target.truncate(seq, length), tokens=self.live[seq].tokens[:length])
 
-    def free(self, thread: int, seq: int) -> None:
+    def free(self, seq: int) -> None:
         """The sequence is finished."""
-        self.mine[thread].remove(seq)
+        self.mine[owner_of(seq)].remove(seq)
         self.busy.add(seq)
         self.target.free(seq)
         self.busy.discard(seq)
@@ -87,25 +95,20 @@ class Shared:
         """Carry out one operation of a program: through `shared`, which notes it down."""
         own = self.mine[thread]
         if name == "add" or not own:
-            tokens = [(amount >> i) & 1 for i in range(1 + amount % (2 * self.block_size))]
-            shared.add(thread, self._new(thread), tokens)
+            shared.add(next(self._new[thread]), self._program.prompt_of(amount))
             return
         seq = own[pick % len(own)]
         if name == "append":
-            shared.append(thread, seq, 2 + thread)
+            shared.append(seq, 2 + thread)
         elif name == "fork" and offers(self.target, "fork"):
-            shared.fork(thread, seq, self._new(thread))
+            shared.fork(seq, next(self._new[thread]))
         elif name == "truncate" and offers(self.target, "truncate"):
-            shared.truncate(thread, seq, max(1, len(self.live[seq]) - amount))
+            shared.truncate(seq, max(1, len(self.live[seq]) - amount))
         elif name == "free":
-            shared.free(thread, seq)
-
-    def _new(self, thread: int) -> int:
-        self._next[thread] += 1
-        return self._next[thread]
+            shared.free(seq)
 
     def _call(
-        self, thread: int, seq: int, call: Callable[[], Any], *, tokens: list[int], lo: int | None = None,
+        self, seq: int, call: Callable[[], Any], *, tokens: list[int], lo: int | None = None,
         before: list[int] | None = None,
     ) -> Any:  # fmt: skip
         before = self.tables.get(seq, []) if before is None else before
@@ -123,11 +126,14 @@ class Shared:
             self._returned(seq, flight, before, kept, result)
         return result
 
+    def _table(self, seq: int) -> list[int]:
+        return taken(self.target.table(seq), f"table({seq})")
+
     def _content(self, block: int) -> dict[int, Any]:
         return {slot: self.shadow.slots.get((block, slot)) for slot in range(self.block_size)}
 
     def _returned(self, seq: int, flight: Flight, before: list[int], kept: Contents, result: Any) -> None:
-        table, prefix, lo = list(self.target.table(seq)), flight.prefix, flight.lo
+        table, prefix, lo = self._table(seq), flight.prefix, flight.lo
         if len(table) * self.block_size < len(prefix):
             raise Violation("KV018", f"sequence {seq} has {len(prefix)} tokens and the table {table}")
         came_from = self._copied(table, prefix, before, kept)
@@ -144,7 +150,7 @@ class Shared:
     def _copied(self, table: list[int], prefix: Prefix, before: list[int], kept: Contents) -> dict[int, int]:
         """Play the copies up to now: those reported, or those that a changed table means. Returns target -> source."""
         if offers(self.target, "drain"):
-            copies = [move for move in self.target.drain() if isinstance(move, Copy)]
+            copies = [move for move in taken(self.target.drain(), "drain()") if isinstance(move, Copy)]
             for move in copies:
                 self.shadow.copy(move.src, move.dst, move.slots)
             return {move.dst: move.src for move in copies}
@@ -175,9 +181,13 @@ class Shared:
         Raises:
             Violation: a rule is broken.
         """
-        entries = Counter(b for seq in self.live for b in self.target.table(seq) if b not in self.reserved)
+        with _watched("check"):
+            self._check()
+
+    def _check(self) -> None:
+        entries = Counter(b for seq in self.live for b in self._table(seq) if b not in self.reserved)
         for seq, prefix in self.live.items():
-            self.shadow.check(seq, list(self.target.table(seq)), prefix)
+            self.shadow.check(seq, self._table(seq), prefix)
         if offers(self.target, "refcount"):
             for block in entries:
                 if (count := self.target.refcount(block)) != entries[block]:
@@ -190,3 +200,13 @@ class Shared:
             self.target.free(seq)
         if (free := self.target.num_free()) != self.capacity:
             raise Violation("KV005", f"{free} blocks are free when nothing lives: there were {self.capacity}")
+
+
+@contextmanager
+def _watched(name: str, *args: int) -> Iterator[None]:
+    """A watchdog sees that the target is asked; in the threads of a schedule, `Control` looks itself."""
+    WATCH.call = name, args
+    try:
+        yield
+    finally:
+        WATCH.call, WATCH.answered = None, WATCH.answered + 1

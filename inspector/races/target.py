@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from kvscope.errors import KVScopeError, UsageError
+from kvscope.inspector.fuzz.answers import told
 from kvscope.inspector.fuzz.protocol import Factory
 from kvscope.inspector.fuzz.target import find
 from kvscope.inspector.races.race import Race
@@ -33,7 +34,7 @@ def load_race(text: str) -> Race | Factory:
     except KVScopeError:
         raise
     except Exception as error:
-        raise UsageError(f"{name}() in {place} raised {type(error).__name__}: {error}") from error
+        raise UsageError(f"{name}() in {place} raised {told(error)}") from error
     if not isinstance(made, Race):
         raise UsageError(f"{name}() in {place} returns a {type(made).__name__}: a Race was expected")
     return made

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvscope.errors import KVScopeError
+from kvscope.inspector.fuzz.answers import message_of
 from kvscope.inspector.races.schedule import Decisions
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class Failure:
 def failure_of(error: BaseException, thread: int = -1) -> Failure:
     """What an exception means: a broken rule where it is an assertion or one of our own errors, else a crash."""
     broken = isinstance(error, AssertionError | KVScopeError)
-    words = str(error) if broken and str(error) else f"{type(error).__name__}: {error}"
+    said = message_of(error)
+    words = said if broken and said else f"{type(error).__name__}: {said}"
     code = str(getattr(error, "code", "") or "") if broken else ""
-    message = (getattr(error, "why", "") or words).split("\n")[0]
+    message = str(getattr(error, "why", "") or words).split("\n")[0]
     if len(message) > _MOST_WORDS:
         message = f"{message[: _MOST_WORDS // 2]} ... {message[-_MOST_WORDS // 2 :]}"
     return Failure("violation" if broken else "crash", message, code, thread)

@@ -121,6 +121,63 @@ def test_no_factory():
     assert "returns factory(num_blocks, block_size), got None" in done.stdout
 
 
+def test_plugin_ends_what_hangs_and_refuses_what_it_does_not_know(example: Path) -> None:
+    (example / "test_pools.py").write_text(
+        """
+import time
+import pytest
+from mypool import MyPool
+from mended import Mended
+
+class Loops(Mended):
+    def append(self, seq, token):
+        while True:
+            pass
+
+class Sleeps(Mended):
+    def table(self, seq):
+        time.sleep(1000)
+
+@pytest.mark.parametrize("pool", [Loops, Sleeps])
+def test_hang(kvscope_fuzz, pool):
+    kvscope_fuzz(pool, seconds=5, hang=0.5)
+
+def test_unusable(kvscope_fuzz):
+    kvscope_fuzz(lambda blocks, size: None, seconds=5)
+
+def test_broken(kvscope_fuzz):
+    kvscope_fuzz(MyPool, seconds=60)
+
+@pytest.mark.kvscope_race(thread=2)
+def test_typo():
+    return Mended
+
+@pytest.mark.kvscope_race(threads=9)
+def test_many():
+    return Mended
+"""
+    )
+    plugin = ["-p", "kvscope.inspector.fuzz.pytest_plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--strict-markers", *plugin, "test_pools.py"], cwd=example, text=True,
+        capture_output=True, check=False, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, timeout=120,
+    )  # fmt: skip
+    assert "6 failed" in done.stdout, done.stdout
+    assert re.search(r"append\(\d+, \d\) did not return within 0.5 s \(it is at test_pools.py:\d+\)", done.stdout)
+    assert "table(0) did not return within 0.5 s (it is at test_pools.py:" in done.stdout
+    assert "the target cannot be used: NoneType cannot be fuzzed" in done.stdout
+    assert "has no thread: it takes threads, seconds, seed, replay" in done.stdout
+    assert "threads is 9: must be 2 to 4" in done.stdout
+    assert "Traceback" not in done.stdout
+    shown = done.stdout[done.stdout.index("from kvscope.inspector.fuzz import Harness\n") :].split("\n\n")[0]
+    lines = shown.splitlines()
+    assert lines[1:3] == ["from mypool import MyPool", "factory = MyPool"]
+    pasted = "\n".join(line for line in lines if line.startswith(("from ", "factory ", "harness")))
+    assert "KV006" in subprocess.run(
+        [sys.executable, "-c", pasted], cwd=example, capture_output=True, text=True, check=False
+    ).stderr  # fmt: skip
+
+
 def test_interleaving_is_played_again_by_the_command_and_by_the_pasted_test(example: Path) -> None:
     """The mended pool has no lock: whole with one thread, broken with two."""
     found = explore_allocator(load_target(f"{example}/mended.py:Mended"), seconds=60)
@@ -154,4 +211,11 @@ def test_programs_about_transformers() -> None:
     unguarded = program.run(load_target("kvscope.inspector.adapters.transformers:unguarded"))
     assert isinstance(unguarded, Violation)
     assert unguarded.why in (DOCS / "fuzzed-engines.md").read_text()
+    # A cached block counts as free: what drives the cache evicts it before it forks, as the scheduler does.
+    cached = Program(2, 2, (("add", (0, [0, 0])), ("free", (0,)), ("add", (1, [0])), ("fork", (1, 2))))
+    assert cached.run(load_target("kvscope.inspector.adapters.transformers:unguarded")) is None
+    shown_by_the_command = hunt(load_target("kvscope.inspector.adapters.transformers:unguarded"), shrink_seconds=15)
+    assert shown_by_the_command is not None
+    assert shown_by_the_command.code == "KV025"
+    assert shown_by_the_command.program.calls[-1][0] == "fork"
     assert hunt(load_target("transformers"), examples=25) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_a_refused_call_leaves_its_sequence_under_judgement() -> None:
 
     shared = Shared(Refuses, ThreadProgram(4, 1, 1, ((), ())))
     with pytest.raises(OutOfBlocks):
-        shared.append(0, 0, 1)
+        shared.append(0, 1)
     assert not shared.busy
 
 
@@ -138,6 +139,50 @@ def test_programs_go_to_strings_and_back() -> None:
     assert ThreadProgram.parse(f"{program}@schedule") == (program, "schedule")
     with pytest.raises(UsageError, match="no replay string of an allocator"):
         ThreadProgram.parse("kvra1/4.2.3/explode.0.1@kvr1:line:2:none:00")
+
+
+class Noted(Simulator):
+    """Writes down what it is asked, from the third call on: the prompt and its fork come first."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.asked: list[str] = []
+
+    def add(self, seq: int, tokens: Sequence[int]) -> None:
+        super().add(seq, tokens)
+        self.asked.append(f"add({seq}, {tokens})")
+
+    def append(self, seq: int, token: int) -> None:
+        super().append(seq, token)
+        self.asked.append(f"append({seq}, {token})")
+
+    def fork(self, parent: int, child: int) -> None:
+        super().fork(parent, child)
+        self.asked.append(f"fork({parent}, {child})")
+
+    def truncate(self, seq: int, length: int) -> None:
+        super().truncate(seq, length)
+        self.asked.append(f"truncate({seq}, {length})")
+
+    def free(self, seq: int) -> None:
+        super().free(seq)
+        self.asked.append(f"free({seq})")
+
+
+@pytest.mark.parametrize("lacks", [(), ("truncate",), ("fork", "truncate")])
+def test_a_program_is_told_as_the_calls_that_are_made(lacks: tuple[str, ...]) -> None:
+    kind = type("Kind", (Noted,), dict.fromkeys(lacks))
+    offered = {"fork", "truncate"} - {*lacks}
+    for number in range(60):
+        drawn = ThreadProgram.draw(random.Random(number), 2, 6)
+        program = ThreadProgram(100, drawn.block_size, drawn.prompt, drawn.threads)  # nothing is refused
+        shared = Shared(kind, program)
+        for thread, operations in enumerate(program.threads):
+            shared.target.asked.clear()  # type: ignore[attr-defined]
+            for operation in operations:
+                shared.step(thread, *operation, shared)
+            asked = "; ".join(shared.target.asked) or "nothing"  # type: ignore[attr-defined]
+            assert program.lines(offered)[1 + thread] == f"worker-{thread + 1}: {asked}"
 
 
 def broken(_: int, __: int) -> Simulator:

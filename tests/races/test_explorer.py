@@ -188,6 +188,13 @@ def test_conditions_work_and_a_slipped_notification_is_a_deadlock() -> None:
     assert outcome.failure.kind == "deadlock"
     assert "waits to be notified" in outcome.failure.message
     assert "itself" not in outcome.failure.message
+    assert "no race is needed" not in outcome.text()
+
+
+def test_a_probability_that_is_a_bound_is_rounded_down() -> None:
+    outcome = explore(Counter, [lambda c: c.safe()] * 2, scheduler="pct", level="hook", depth=2, schedules=400)
+    assert ">= 1.000" not in outcome.statement()
+    assert ">= 0.9" in outcome.statement()
 
 
 def test_a_thread_that_takes_its_own_lock_again_is_told_so() -> None:
@@ -271,6 +278,7 @@ def test_a_target_that_differs_from_run_to_run_is_its_own_finding() -> None:
     outcome = explore(Fickle, [lambda f: f.work(), lambda f: f.work()], linear=False, seconds=10)
     assert outcome.failure is not None
     assert outcome.failure.kind == "nondeterminism"
+    assert "no race is needed" not in outcome.text()
 
 
 def test_an_unexpected_exception_is_a_crash_with_its_thread() -> None:

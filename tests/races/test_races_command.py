@@ -70,6 +70,19 @@ def test_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"articles", "smollm2", "pool", "shared-staging"} <= names
 
 
+@pytest.mark.parametrize("example", ["preempt-without-fence", "lease-ends-early"])
+@pytest.mark.parametrize("seed", ["1", "7"])
+def test_an_example_that_is_planted_is_found_and_its_string_plays_it_under_any_seed(
+    example: str, seed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["races", "--example", example, "--seed", seed, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert run(["races", "--example", example, "--replay", told["replay"], "--json"]) == 1
+    again = json.loads(capsys.readouterr().out)
+    assert (again["replay"], again["failure"]) == (told["replay"], told["failure"])
+    assert not again["notes"] or "not the run" not in again["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

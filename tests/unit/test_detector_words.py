@@ -9,6 +9,7 @@ import pytest
 
 from kvscope.inspector.findings import Finding, check
 from kvscope.inspector.handmade import HandTrace
+from kvscope.inspector.units import counted
 from kvscope.traces.schema import Kind, Reason, pack_range
 
 NONE: dict[str, Any] = {"ref_before": -1, "ref_after": -1}
@@ -173,7 +174,7 @@ def test_a_wrong_number_of_host_slots_is_told_once_until_it_changes(told: list[i
     trace.event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0)
     expected, last = [], None
     for number in told:
-        expected += [(trace._next_seq, f"the host tier counts {number} slots in use, its events make 0")] * (
+        expected += [(trace._next_seq, f"the host tier counts {counted(number, 'slot')} in use, its events make 0")] * (
             number not in (0, last)
         )
         last = number
@@ -267,7 +268,7 @@ def test_waiting_and_being_refused_are_two_things(kind: Kind, verb: str) -> None
         trace.event(kind, reason=reason, seq_id=0, details=(1, 2, 1))
     (found,) = said(trace, "KV021")
     assert (found.seq, found.seq_id) == (2, 0)
-    assert found.why == (f"s0 {verb} for want of blocks: it needs 1 blocks; 2 are free and 1 could be evicted")
+    assert found.why == (f"s0 {verb} for want of blocks: it needs 1 block; 2 are free and 1 could be evicted")
 
 
 @pytest.mark.parametrize("written", [7, 12, 14, 22])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -14,11 +15,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from kvscope.errors import UsageError
+from kvscope.inspector import cli
 from kvscope.inspector.fuzz import Violation, load_target
 from kvscope.inspector.fuzz.hunt import hunt
+from kvscope.inspector.fuzz.protocol import NAMES
 from kvscope.inspector.fuzz.report import Job, Report
 from kvscope.inspector.fuzz.sandbox import run
 from kvscope.inspector.fuzz.surroundings import check_apart
+from kvscope.inspector.races.program import ThreadProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +54,18 @@ WRONG = {  # what is added to a right target -> what is said of it
     "drain of tuples": ("Pool.drain = lambda self: [(1, 2)]", "drain() is [(1, 2)]: must be a sequence"),
     "cached is text": ("Pool.add = lambda self, seq, tokens: Simulator.add(self, seq, tokens) or '0'",
                        "the result of add(0, ...) is '0'"),
+    "endless table": ("from itertools import repeat\nPool.table = lambda self, seq: repeat(0)", "has more than 65,536"),
+    "endless moves": ("from itertools import repeat\nPool.drain = lambda self: repeat(0)", "drain() has more"),
+    "endless reserved": ("from itertools import count\nPool.reserved = count()", "reserved has more than 65,536"),
+    "endless sizes": ("from itertools import count\nfactory.pool_sizes = count(1)", "the factory has more"),
+    "endless pool": ("def factory(n, b):\n    pool = Pool(n, b)\n    pool.num_blocks = 10**30\n    return pool",
+                     "must be at most 65,536"),
+    "slow table": ("def table(self, seq):\n    yield 0\n    time.sleep(99)\nPool.table = table",
+                   "table(0) did not return within 1 s"),
+    "repr": ("class Odd:\n    def __repr__(self): raise ValueError\nPool.num_free = lambda self: Odd()",
+             "num_free() is a Odd whose repr raises ValueError"),
+    "str": ("class Odd(Exception):\n    def __str__(self): raise ValueError\ndef factory(n, b): raise Odd",
+            "raised Odd: (its __str__ raises ValueError)"),
     "sizes": ("factory.block_sizes = [0]", "block_sizes of the factory is [0]"),
     "hangs": ("def append(self, seq, token):\n    while True: pass\nPool.append = append",
               "did not return within 1 s (it is at target.py:"),
@@ -78,7 +94,7 @@ def fuzzed(folder: Path, code: str, **options: object) -> Report:
 
 
 ALONE = {  # these would hurt the process that they run in
-    "factory hangs", "hangs", "waits", "prints", "dies", "crashes", "kills", "moves", "changes builtins",
+    "factory hangs", "slow table", "hangs", "waits", "prints", "dies", "crashes", "kills", "moves", "changes builtins",
     "changes the environment", "import exits", "method exits",
 }  # fmt: skip
 
@@ -172,9 +188,24 @@ def test_command_line_json_and_junit(tmp_path: Path) -> None:
     assert (tmp_path / ".hypothesis" / "kvscope").is_dir()
 
 
-def test_command_line_with_an_unusable_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from kvscope.inspector import cli
+@pytest.mark.parametrize(("code", "skipped"), [
+    ("Pool.refcount = None\nPool.drain = None\n", {"KV002", "KV004", "KV013", "KV016", "KV017", "KV019"}),
+    ("Pool.begin_step = lambda self, seqs: None\nPool.end_step = lambda self: None\n", {"KV002", "KV016", "KV017"}),
+    (BUG, {"KV002", "KV013", "KV016", "KV017"}),
+    ("def factory(n, b): raise ValueError\n", {*NAMES}),
+])  # fmt: skip
+def test_a_rule_that_was_not_tried_is_skipped_in_junit(tmp_path: Path, code: str, skipped: set[str]) -> None:
+    report = fuzzed(tmp_path, code, seconds=60.0 if code == BUG else 1.0)
+    report.write_junit(tmp_path / "junit.xml")
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    found = {case.attrib["name"].split()[0]: case for case in suite.iter("testcase")}
+    failed = {report.finding.code} if report.finding is not None else set()
+    skipped = skipped - failed
+    assert {c for c, case in found.items() if case.find("skipped") is not None} == skipped
+    assert suite.get("skipped") == str(len(skipped))
 
+
+def test_command_line_with_an_unusable_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit = tmp_path / "junit.xml"
     target = tmp_path / "target.py"
     target.write_text("")
@@ -184,3 +215,34 @@ def test_command_line_with_an_unusable_target(tmp_path: Path, capsys: pytest.Cap
     assert captured.err.startswith("kvscope: error:")
     assert captured.err.count("\n") == 1
     assert ElementTree.parse(junit).getroot().get("errors") == "1"
+
+
+@pytest.mark.parametrize("message", ["\x1b[31mred", "a\0b", "name \udcff.bin", "<b>&]]> \x9b1m"])
+@pytest.mark.parametrize("place", ["factory", "append"])
+def test_any_text_of_a_target_is_told_with_its_control_characters_as_escapes(
+    tmp_path: Path, place: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising = f"def {place}(*_): raise RuntimeError({message!r})\n"
+    (tmp_path / "target.py").write_text(GOOD + raising + ("Pool.append = append\n" if place == "append" else ""))
+    junit = tmp_path / "fuzz.xml"
+    status = cli.run(
+        ["fuzz", f"{tmp_path}/target.py:factory", "--seconds", "1", "--no-database", "--junit", str(junit)]
+    )
+    assert status == (2 if place == "factory" else 1)
+    told = "".join(capsys.readouterr())
+    told.encode()
+    assert repr(message)[1:-1] in told
+    assert told.replace("\n", "").isprintable()
+    ElementTree.parse(junit)
+    assert repr(message)[1:-1] in html.unescape(junit.read_text())
+
+
+@pytest.mark.parametrize("string", [
+    "kvra1/5.1.999999999/add.1.7/free.3.7", "kvra1/999999999.1.1/add.1.7/free.3.7", "kvra1/5.0.1/add.1.7/free.3.7",
+    "kvra1/5.1.1/add.1.7" + "/free.3.7" * 9, "kvra1/5.1.1/none/" + "-".join(["free.3.7"] * 999),
+    "kvra1/5.1.1/none/add.1.999999999",
+])  # fmt: skip
+def test_a_replay_string_of_another_size_is_refused_at_once(string: str) -> None:
+    with pytest.raises(UsageError, match=r"the replay string has .*: must be \d+ to \d+") as refused:
+        ThreadProgram.parse(f"{string}@kvr1:opcode:2:none:00")
+    assert "\n" not in str(refused.value)

@@ -277,7 +277,7 @@ CASES: list[Case] = [
     ("a copy whose source was let go in front of it", "copy source@6",
      lambda: admitted().alloc(2, seq_id=1).write(2, 0, 3, seq_id=1).alloc(5, seq_id=2).lease(2, 1, 0, 3).unlease(2, 1)
      .event(Kind.COW, block=5, gen=1, seq_id=2, lblock=0, fill=3, aux=2, details=(2, 1, 0, 3))),
-    ("hit as block -1, published as the first", "positions@11", lambda: hits(cached(1), 0, by=-1)),
+    ("hit as block -1, published as the first", "joined in order@11, positions@11", lambda: hits(cached(1), 0, by=-1)),
     ("a witness of which nothing is told, and one that counts a host slot", "host slots@7",
      lambda: row_of(1).event(Kind.WITNESS).event(Kind.WITNESS, details=(5, 1, 0, 0, 0, 0, 1, 0, 1))),
     ("two blocks to the host tier, and of the first no lease is told", "",
