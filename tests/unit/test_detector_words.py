@@ -317,7 +317,7 @@ def test_a_slot_of_another_prefix_is_told_with_its_place(block: int, fill: int, 
     (found,) = said(trace, "KV023")
     assert found.why.startswith(
         f"s1 reads its position {position} at b{block}#1[{fill}], its block {position // 4}, where its own prefix of "
-        f"{position + 1} tokens should lie: it holds the prefix of 9 tokens of s0, written by s3 in step 2"
+        f"{counted(position + 1, 'token')} should lie: it holds the prefix of 9 tokens of s0, written by s3 in step 2"
     )
 
 
