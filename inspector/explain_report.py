@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from kvscope.inspector.explain import BadRead, Explanation, TokenStep, Victim, Write
+from kvscope.inspector.explanation import BadRead, Explanation, TokenStep, Victim, Write
 from kvscope.inspector.findings import one_line
 from kvscope.inspector.report import report, story_json
 from kvscope.inspector.runs import runs_of

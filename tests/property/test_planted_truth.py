@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from kvscope.engine.block_manager import BlockManager
-from kvscope.inspector.explain import Explanation, explain
+from kvscope.inspector.explain import explain
 from kvscope.inspector.explain_report import explanation_text
+from kvscope.inspector.explanation import Explanation
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.plays import PLAYS
