@@ -72,7 +72,7 @@ class HotWriter:
         size = file_bytes(capacity)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)  # it is new: a reader that looks holds it for a moment at most
             os.posix_fallocate(self._fd, 0, size)
             # Every page is there from the start: to fault one in costs as much as packing ten rows into it.
             self.map = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
