@@ -123,7 +123,7 @@ def _usable(hang: float) -> Generator[None]:
         with watched(hang):
             yield
     except KVScopeError as error:
-        pytest.fail(f"the target cannot be used: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"the target cannot be used: {error}", pytrace=False) from None
 
 
 def _options(config: pytest.Config, seconds: float | None, seed: int | None) -> tuple[float, int]:

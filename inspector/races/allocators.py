@@ -118,7 +118,7 @@ def explore_allocator(
     Raises:
         UsageError: the allocator cannot be made, or `replay` is no such string.
     """
-    if not 2 <= threads <= MAX_THREADS:
+    if replay is None and not 2 <= threads <= MAX_THREADS:
         raise UsageError(f"threads is {threads}: must be 2 to {MAX_THREADS} for an allocator")
     begun, result = time.perf_counter(), AllocatorOutcome()
     if replay is not None:

@@ -169,6 +169,7 @@ def test_many():
     assert "has no thread: it takes threads, seconds, seed, replay" in done.stdout
     assert "threads is 9: must be 2 to 4" in done.stdout
     assert "Traceback" not in done.stdout
+    assert "During handling" not in done.stdout
     shown = done.stdout[done.stdout.index("from kvscope.inspector.fuzz import Harness\n") :].split("\n\n")[0]
     lines = shown.splitlines()
     assert lines[1:3] == ["from mypool import MyPool", "factory = MyPool"]
