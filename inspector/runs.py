@@ -6,6 +6,7 @@ is new: its request 7 is not the request 7 of the writer before. Whoever follows
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -35,7 +36,7 @@ class Run(Frozen):
         self.num_blocks = most_blocks(size, self.events)
         self.block_size, self.block_bytes = whole.block_size, whole.block_bytes
         self.sites, self.actors = whole.sites, whole.actors
-        self.facts = tuple(_facts_of(whole.facts, self.begins))
+        self.facts = tuple(facts_of(whole.facts, self.begins))
         self.clean, self.followed, self.torn = whole.clean and last, not last, whole.torn * last
         self.warnings, self.dropped, self.missing = whole.warnings, whole.dropped, whole.missing
         self.detail, self.source, self._whole = whole.detail, whole.source, whole
@@ -87,8 +88,8 @@ def _split(trace: Frozen) -> tuple[Frozen, ...]:
     return tuple(found)
 
 
-def _facts_of(facts: tuple[dict[str, Any], ...], begins: int) -> list[dict[str, Any]]:
-    """What the writer told whose events are from `begins` on; all facts, where writers left no mark among them."""
+def facts_of(facts: Iterable[dict[str, Any]], begins: int) -> list[dict[str, Any]]:
+    """What the writer told whose events are from number `begins` on; all facts, where writers left no mark."""
     found: list[dict[str, Any]] = []
     for fact in facts:
         if fact.get("type") == "writer" and isinstance(at := fact.get("seq"), int) and at < begins:
@@ -100,4 +101,4 @@ def _facts_of(facts: tuple[dict[str, Any], ...], begins: int) -> list[dict[str, 
     return found
 
 
-__all__ = ["Run", "run_of", "runs_of"]
+__all__ = ["Run", "facts_of", "run_of", "runs_of"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of, holes
+from kvscope.inspector.runs import facts_of
 from kvscope.inspector.spans import benefit_ratio, block_times, model_facts, sequence_lengths, spread
+from kvscope.traces.fold import begun_anew
 from kvscope.traces.losses import Losses
 from kvscope.traces.schema import Kind, Reason
 
@@ -118,16 +122,26 @@ def _geometry(trace: Any) -> dict[str, Any]:
     }
 
 
+def _writers(trace: Any) -> list[Any]:
+    """Events and facts of each of the trace's writers: what one calls sequence 7 is not the next one's."""
+    events = trace.events
+    anew = begun_anew(events["kind"], events["aux"]).tolist()
+    parts = []
+    for lo, hi in pairwise([0, *anew, len(events)]):
+        facts = facts_of(trace.facts, int(trace.seqs[lo]) + 1 if lo or anew[:1] == [0] else 0) if anew else trace.facts
+        parts.append(SimpleNamespace(events=events[lo:hi], facts=facts))
+    return parts
+
+
 def _requests(trace: Any) -> dict[str, Any]:
-    kinds = trace.events["kind"]
-    seq_ids = trace.events["seq_id"]
+    writers = _writers(trace)
 
     def distinct(*wanted: Kind) -> int:
-        rows = np.isin(kinds, [int(k) for k in wanted]) & (seq_ids >= 0)
-        return len(np.unique(seq_ids[rows]))
+        rows = (part.events[np.isin(part.events["kind"], [int(k) for k in wanted])] for part in writers)
+        return sum(len(np.unique(found["seq_id"][found["seq_id"] >= 0])) for found in rows)
 
     facts = sum(1 for f in trace.facts if f.get("type") == "request")
-    lengths = np.asarray(list(sequence_lengths(trace).values()), dtype=np.int64)
+    lengths = np.asarray([n for part in writers for n in sequence_lengths(part).values()], dtype=np.int64)
     return {
         "requests": facts or distinct(Kind.SUBMIT),
         "sequences": distinct(Kind.SUBMIT, Kind.ADMIT, Kind.FORK, Kind.ALLOC),

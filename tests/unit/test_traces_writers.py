@@ -15,6 +15,7 @@ from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import check
 from kvscope.inspector.lanes import Lane, lanes
+from kvscope.inspector.measures import summary
 from kvscope.inspector.report import report
 from kvscope.inspector.runs import run_of, runs_of
 from kvscope.inspector.source import Names, frozen
@@ -139,3 +140,17 @@ def test_an_explanation_is_of_the_last_writer_that_has_the_request(
     last = explain(trace, "s0")
     assert (last.verdict, last.request, last.writer) == ("clean", "of-2", (3, 3))
     assert explain(alone, "s0").writer is None
+
+
+@pytest.mark.parametrize("limit", [SETTLED_ROWS, 10])
+def test_requests_of_all_writers_are_counted(
+    three: tuple[Path, list[MemoryRecorder]], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, runs = three
+    told, alone = (
+        summary(opened(path, limit, monkeypatch))["requests"],
+        [summary(memory)["requests"] for memory in runs],
+    )
+    for name in ("requests", "sequences", "finished", "aborted", "forked"):
+        assert told[name] == sum(each[name] for each in alone), name
+    assert told["sequences"] > alone[1]["sequences"]
