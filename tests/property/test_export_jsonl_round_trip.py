@@ -17,9 +17,7 @@ from kvscope.traces import EVENT_DTYPE, Frame, Kind, PoolFacts, Recorder, open_t
 from kvscope.traces.bulk import BulkWriter, empty_events
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-POOLS = st.builds(
-    PoolFacts, st.integers(1, 2**20), st.integers(1, 2**15 - 1), st.integers(0, 2**30), st.text(), st.integers(0, 2**20)
-)
+POOLS = st.builds(PoolFacts, st.integers(1, 2**20), st.integers(1, 2**15 - 1), st.integers(0, 2**30), st.text())
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=8)
 JSON = st.recursive(st.none() | st.booleans() | INT64 | st.floats(allow_nan=False) | TEXT, st.lists, max_leaves=4)
 FACTS = st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ class Kept(MemoryRecorder):
 
     def row_of(self, seq: int) -> int:
         return seq + 1
+
+    def columns(self, names: Sequence[str], lo: int, hi: int) -> dict[str, Any]:
+        return {name: (self.seqs if name == "seq" else self.events[name])[lo:hi] for name in names}
 
 
 @pytest.fixture(scope="module")

@@ -170,7 +170,7 @@ def test_geometry_and_health() -> None:
     assert m["geometry"]["pool_bytes"] == 512
     assert m["geometry"]["bytes_per_token"] == 16
     assert m["health"] == {
-        "clean_close": False, "dropped_events": 3, "lost_events": 7, "let_go_events": 0,
+        "clean_close": False, "dropped_events": 3, "lost_events": 7, "let_go_events": 0, "damaged_records": [],
         "lost_records": {"facts": 0, "details": 0, "names": 0}, "warnings": ["torn tail"],
     }  # fmt: skip
 
