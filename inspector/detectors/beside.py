@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import Block, Row
-from kvscope.inspector.detectors.replay import Handler, Ledger
+from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.progress import Waiting, reaches_back, watermark_of, window_of
 from kvscope.inspector.source import Names, life
 from kvscope.inspector.units import counted
@@ -19,19 +19,8 @@ class Prog(Detector):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._names = Names(ledger.trace.facts)
-        self._waiting = self._nobody()
+        self._waiting = Waiting(ledger.block_size, watermark_of(ledger.trace.facts))
         self._said: set[int] = set()
-
-    def _nobody(self) -> Waiting:
-        return Waiting(self.ledger.block_size, watermark_of(self.ledger.trace.facts))
-
-    def handlers(self) -> dict[Kind, Handler]:
-        """Where another writer goes on, its sequences are others; a trace that has only that has nothing to look at."""
-        return super().handlers() | {Kind.GAP: self._gap}
-
-    def _gap(self, row: Row, block: Block) -> None:
-        if row.aux <= 0:
-            self._waiting = self._nobody()
 
     def on_submit(self, row: Row, block: Block) -> None:
         self._waiting.note(row.kind, row.seq_id, row.aux)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import Block, Row
-from kvscope.inspector.detectors.replay import Handler, Ledger
+from kvscope.inspector.detectors.replay import Ledger
 from kvscope.inspector.limits import Limits, impossible, limits_of
 from kvscope.inspector.source import Names, TraceLike, life
 from kvscope.inspector.units import counted
@@ -82,14 +82,6 @@ class Meta(Detector):
         self._steps: deque[_Step] = deque()
         self._last: _Step | None = None
         self._admitted: dict[int, _Admitted] = {}
-
-    def handlers(self) -> dict[Kind, Handler]:
-        """Where another writer goes on, steps are counted anew; a trace that has only that has nothing to look at."""
-        return super().handlers() | {Kind.GAP: self._gap}
-
-    def _gap(self, row: Row, block: Block) -> None:
-        if row.aux <= 0:
-            self._last = None
 
     def on_admit(self, row: Row, block: Block) -> None:
         self._settle()

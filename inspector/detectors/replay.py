@@ -132,7 +132,7 @@ class Ledger(Tables):
             Kind.FINISH: self._ended, Kind.ABORT: self._ended, Kind.PREEMPT: self._ended,
             Kind.STEP_BEGIN: self._step_begin, Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
             Kind.GROW: self._resized, Kind.SHRINK: self._resized, Kind.SWAP_OUT: self.host.swap_out,
-            Kind.SWAP_IN: self.host.swap_in, Kind.GAP: self._gap,
+            Kind.SWAP_IN: self.host.swap_in,
         }  # fmt: skip
 
     def lose(self) -> None:
@@ -150,14 +150,6 @@ class Ledger(Tables):
         self.open_steps.clear()
         self.completed = self.begun
         self.copies.clear()
-
-    def _gap(self, row: Row, block: Block) -> None:
-        """Where nothing was lost another writer goes on: lives are counted anew."""
-        if row.aux <= 0:
-            for found in self.blocks.values():
-                found.gen = 0
-            if row.aux < 0:
-                self.num_blocks = self.unknown_blocks = -row.aux
 
     # -- applying ------------------------------------------------------------------------------------------------------
 

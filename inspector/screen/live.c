@@ -294,19 +294,6 @@ begin(Live *self, PyObject *args)
 }
 
 static PyObject *
-anew(Live *self, PyObject *size)
-{
-    long long num_blocks = PyLong_AsLongLong(size);
-    if (num_blocks == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (num_blocks < 0 || num_blocks >= MOST_BLOCKS) {
-        return PyErr_Format(PyExc_ValueError, "no pool of %lld blocks", num_blocks);
-    }
-    return begin_anew(self, num_blocks) ? Py_NewRef(Py_None) : PyErr_NoMemory();
-}
-
-static PyObject *
 lose(Live *self, PyObject *Py_UNUSED(none))
 {
     lose_all(self);
@@ -384,7 +371,6 @@ static PyMethodDef live_methods[] = {
      "looked at; `breaks_off`: the events just behind them are lost"},
     {"begin", (PyCFunction)begin, METH_VARARGS,
      "begin(lives, references, leases): of each block, as lost events left them; to be followed by `lose`"},
-    {"anew", (PyCFunction)anew, METH_O, "another writer goes on, with so many blocks: behind `lose`, before the next look"},
     {"lose", (PyCFunction)lose, METH_NOARGS, "events were lost: nothing is known of any block, sequence or step"},
     {"known", (PyCFunction)known, METH_NOARGS,
      "(events that could not be judged, blocks that are unknown, witnesses compared, least and most blocks these count)"},

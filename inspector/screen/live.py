@@ -151,14 +151,6 @@ class ByRows:
         self._lost = True
         self._live.lose()
 
-    def anew(self, size: int) -> None:
-        """Another writer goes on with the trace: its lives, sequences and steps are others. `lose` comes before.
-
-        Args:
-            size: blocks of its pool; -1 if it does not say.
-        """
-        self._live.anew(self._live.num_blocks if size < 0 else size)
-
     def known(self) -> Known:
         """How much could be judged."""
         return Known(*self._live.known())

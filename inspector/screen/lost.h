@@ -70,26 +70,6 @@ count_again(Live *self)
     }
 }
 
-/* Another writer goes on: lives, sequences and steps are counted anew; returns 0 for want of memory. */
-static int
-begin_anew(Live *self, int64_t num_blocks)
-{
-    if (!grow((void **)&self->blocks, &self->rooms, num_blocks, sizeof(Block))) {
-        return 0;
-    }
-    self->num_blocks = num_blocks;
-    count_again(self);
-    self->last_step = -1;
-    for (int64_t i = 0; i < self->rooms; i++) {
-        Block *block = &self->blocks[i];
-        block->gen = block->references = block->leases = block->told = block->told_leases = block->odd = 0;
-    }
-    for (int64_t i = 0; i < self->known; i++) {
-        self->sequences[i].tokens = self->sequences[i].holding = self->sequences[i].submitted = 0;
-    }
-    return 1;
-}
-
 /* The first event of a block in a stretch. */
 static void
 forget_block(const Live *self, Block *block)

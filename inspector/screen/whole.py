@@ -11,7 +11,6 @@ from kvscope.inspector.screen.details import DETAILED, Kept, kept_between, kept_
 from kvscope.inspector.screen.live import ByRows, in_c
 from kvscope.inspector.screen.screen import Screened, chunks, first_size, ordered, screen, unfit_for
 from kvscope.inspector.source import Frozen, IntArray, gap_rows
-from kvscope.traces.fold import resized
 from kvscope.traces.schema import Kind
 
 _TOLD = (*DETAILED, Kind.REFUSED, Kind.WAIT)  # whose details are looked at
@@ -48,25 +47,13 @@ def _looked_at(trace: Frozen, live: ByRows, gaps: IntArray) -> bool:
             if resumes:
                 live.lose()
             # A GAP row stands at one side of the place where events are missing.
-            before = lo < hi and kinds[lo] == Kind.GAP
-            if before:
-                _next_writer(live, rows[lo - first])
-            lo += before
-            behind = lo < hi and kinds[hi - 1] == Kind.GAP
-            hi -= behind
+            lo += lo < hi and kinds[lo] == Kind.GAP
+            hi -= lo < hi and kinds[hi - 1] == Kind.GAP
             its = slice(lo - first, hi - first)
             at = int(seqs[its][0]) if lo < hi else 0
             if live.look_back(rows[its], at, _between(kept, at, at + hi - lo), breaks_off=breaks_off):
                 return False
-            if behind:
-                _next_writer(live, rows[hi - first])
     return True
-
-
-def _next_writer(live: ByRows, gap: np.void) -> None:
-    """Begin with another pool where a GAP row says that another writer goes on."""
-    if gap["aux"] <= 0:
-        live.anew(int(resized(gap["kind"], gap["aux"])))
 
 
 def _stretches(gaps: IntArray, first: int, end: int) -> Iterator[tuple[int, int, bool, bool]]:

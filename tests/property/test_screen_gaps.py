@@ -22,6 +22,7 @@ from kvscope.inspector.faults.improvised import improvise
 from kvscope.inspector.faults.plays import PLAYS
 from kvscope.inspector.findings import CheckResult, check
 from kvscope.inspector.fuzz.device import OPERATIONS, DeviceRun
+from kvscope.inspector.runs import runs_of
 from kvscope.inspector.screen import screen as screens
 from kvscope.inspector.screen import whole
 from kvscope.inspector.screen.screen import screen, unfit_for
@@ -146,9 +147,9 @@ def agree(trace: Any) -> str:
         assert report(check(trace)) == report(full)
     if unfit_for(found, gaps=True):  # a kind that is not known here
         return "faulty" if full.findings else "doubtful"
-    looked = whole.by_rows(found)
-    assert not (looked.clean and full.findings), full.findings[0]
-    return "faulty" if full.findings else "clean" if looked.clean else "doubtful"
+    clean = all(whole.by_rows(part).clean for part in runs_of(found))
+    assert not (clean and full.findings), full.findings[0]
+    return "faulty" if full.findings else "clean" if clean else "doubtful"
 
 
 def test_runs_without_faults_pass() -> None:
