@@ -299,6 +299,8 @@ def _size_before(trace: Any) -> int:
     """Blocks of the pool before the first event."""
     if not hasattr(trace, "chunks") or getattr(trace, "on_demand", False):  # (a view has looked at the column already)
         return size_after(trace, 0)
+    if trace.rows and not trace.warnings and int(trace.columns(("seq",), 0, 1)["seq"][0]) == 0:
+        return int(trace.num_blocks)  # it is whole: the pool began as its manifest says
     base = 0
     for part in trace.chunks(("kind",), rows=_RUN):
         for at in np.flatnonzero(_RESIZING[part["kind"]]).tolist():
