@@ -36,7 +36,8 @@ class Run(Frozen):
         self.num_blocks = most_blocks(size, self.events)
         self.block_size, self.block_bytes = whole.block_size, whole.block_bytes
         self.sites, self.actors = whole.sites, whole.actors
-        self.facts = tuple(facts_of(whole.facts, self.begins))
+        # (the GAP row of a first part may have been let go: its first event tells whose it is)
+        self.facts = tuple(facts_of(whole.facts, int(self.seqs[0]) if len(self.seqs) else self.begins))
         self.clean, self.followed, self.torn = whole.clean and last, not last, whole.torn * last
         self.warnings, self.dropped, self.missing = whole.warnings, whole.dropped, whole.missing
         self.detail, self.source, self._whole = whole.detail, whole.source, whole

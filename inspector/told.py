@@ -128,7 +128,7 @@ def _writers(trace: Any) -> list[Any]:
     anew = begun_anew(events["kind"], events["aux"]).tolist()
     parts = []
     for lo, hi in pairwise([0, *anew, len(events)]):
-        facts = facts_of(trace.facts, int(trace.seqs[lo]) + 1 if lo or anew[:1] == [0] else 0) if anew else trace.facts
+        facts = facts_of(trace.facts, int(trace.seqs[lo]) + (lo in anew)) if anew else trace.facts
         parts.append(SimpleNamespace(events=events[lo:hi], facts=facts))
     return parts
 

@@ -11,7 +11,9 @@ import typer
 
 
 def explain(
-    trace: Annotated[Path, typer.Argument(help="A trace folder (NAME.kvtrace).", metavar="TRACE")],
+    trace: Annotated[
+        Path, typer.Argument(help="A trace: a folder (NAME.kvtrace) or a packed file (NAME.kvpack).", metavar="TRACE")
+    ],
     request: Annotated[
         str, typer.Option(help="Name or number of a request; NAME/1 for a sample or a beam, s7 for a sequence.")
     ],

@@ -19,7 +19,7 @@ from kvscope.inspector.measures import summary
 from kvscope.inspector.report import report
 from kvscope.inspector.runs import run_of, runs_of
 from kvscope.inspector.source import Names, frozen
-from kvscope.traces import MemoryRecorder, PoolFacts, Recorder, open_trace, reader
+from kvscope.traces import Kind, MemoryRecorder, PoolFacts, Recorder, open_trace, reader
 from kvscope.traces.reader import SETTLED_ROWS, TraceReader
 
 PLAY = PLAYS["samples"]
@@ -154,3 +154,17 @@ def test_requests_of_all_writers_are_counted(
     for name in ("requests", "sequences", "finished", "aborted", "forked"):
         assert told[name] == sum(each[name] for each in alone), name
     assert told["sequences"] > alone[1]["sequences"]
+
+
+def test_names_are_those_of_the_writer_whose_gap_row_was_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    for number in range(3):
+        options = {"sealing": "inline", "seal_rows": 250, "max_bytes": 1 << 16}
+        with Recorder(path, pool=PoolFacts(8, 4), resume=number > 0, **options) as sink:
+            sink.fact({"type": "request", "request": number, "name": f"of-{number}", "seq_ids": [0]})
+            for row in range((100, 30_000, 100)[number]):
+                sink.begin()
+                sink.emit(Kind.NOTE, seq_id=0, aux=row * 7919)
+    trace = frozen(open_trace(path))
+    assert int(trace.seqs[0]) > 101
+    assert [Names(run.facts)(0) for run in runs_of(trace)] == ["of-1", "of-2"]
