@@ -156,11 +156,11 @@ def copy(bench: Bench, table: Table, copy_gbs: float) -> None:
         kv[:, :, target] = kv[:, :, source]
 
     for pairs in (1, 16, 64, 512):
-        source, target = torch.randperm(blocks, device="cuda")[: 2 * pairs].view(2, pairs)
-        us = time_us([partial(copy_blocks, kv, source, target)] * 4)
+        drawn = [torch.randperm(blocks, device="cuda")[: 2 * pairs].view(2, pairs) for _ in range(4)]
+        us = time_us([partial(copy_blocks, kv, source, target) for source, target in drawn])
         size = pairs * layers * BLOCK * TOKEN_BYTES
         name = f"copy {pairs} blocks, {layers} layers"
-        table.add(name, us, "us", "torch indexing", time_us([partial(indexed, source, target)] * 2) / us)
+        table.add(name, us, "us", "torch indexing", time_us([partial(indexed, *drawn[0])] * 2) / us)
         half = bench.memory[: size // 2], bench.memory[-(size // 2) :]
         table.add(name, us, "us", "torch, one stretch", time_us([partial(half[1].copy_, half[0])] * 4) / us)
         gate = 0.9 if size >= 64 * 2**20 else None

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kvscope.errors import UsageError
+from kvscope.kernels import tuning
 
 MAX_STRETCH = 512  # words per program
 WARPS = 4
@@ -16,17 +17,28 @@ WARPS = 4
 @triton.jit
 def copy_kernel(
     from_words, to_words, source, target, from_layer, from_side, from_block, to_layer, to_side, to_block,
-    block_words, stretches, sides,
-    STRETCH: tl.constexpr,
+    BLOCK_WORDS: tl.constexpr, STRETCH: tl.constexpr, PLANES: tl.constexpr, SIDES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One stretch of one block in one plane; a plane is one layer's keys or values, or both where they lie together."""
-    pair = tl.program_id(0) // stretches
-    word = tl.program_id(0) % stretches * STRETCH + tl.arange(0, STRETCH)
-    layer, side = (tl.program_id(1) // sides).to(tl.int64), tl.program_id(1) % sides
-    live = word < block_words
+    """One stretch of one block in one plane; a plane is one layer's keys or values, or both where they lie together.
+
+    OVERLAP: the launch may begin while the kernel before it ends (programmatic dependent launch): nothing is read
+    before that one's writes are there. It pays for small copies.
+    """
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    stretches: tl.constexpr = (BLOCK_WORDS + STRETCH - 1) // STRETCH
+    piece, part = tl.program_id(0) // stretches, tl.program_id(0) % stretches
+    pair, plane = piece // PLANES, piece % PLANES
+    layer, side = (plane // SIDES).to(tl.int64), plane % SIDES
+    word = part * STRETCH + tl.arange(0, STRETCH)
+    live = word < BLOCK_WORDS
     from_at = from_words + layer * from_layer + side * from_side + tl.load(source + pair) * from_block
     to_at = to_words + layer * to_layer + side * to_side + tl.load(target + pair) * to_block
-    tl.store(to_at + word, tl.load(from_at + word, mask=live), mask=live)
+    words = tl.load(from_at + word, mask=live)
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+    tl.store(to_at + word, words, mask=live)
 
 
 def copy_blocks(kv: Tensor, source: Tensor, target: Tensor) -> None:
@@ -58,8 +70,9 @@ def _launch(from_: Tensor, to: Tensor, source: Tensor, target: Tensor) -> None:
     if from_.stride(1) == to.stride(1) == words:  # keys and values of a block side by side: one piece
         sides, words = 1, 2 * words
     stretch = min(MAX_STRETCH, triton.next_power_of_2(words))
-    stretches = triton.cdiv(words, stretch)
-    copy_kernel[(source.shape[0] * stretches, layers * sides)](
-        from_, to, source, target, *from_.stride()[:3], *to.stride()[:3], words, stretches, sides,
-        STRETCH=stretch, num_warps=WARPS,
+    overlap = tuning.launches_overlap(from_.device)
+    copy_kernel[(source.shape[0] * layers * sides * triton.cdiv(words, stretch),)](
+        from_, to, source, target, *from_.stride()[:3], *to.stride()[:3],
+        BLOCK_WORDS=words, STRETCH=stretch, PLANES=layers * sides, SIDES=sides,
+        OVERLAP=overlap, num_warps=WARPS, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -112,3 +112,9 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@lru_cache
+def launches_overlap(device: torch.device) -> bool:
+    """Whether a launch may begin while the one before it ends, as Hopper and what came after it can."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -60,6 +60,21 @@ def test_copy_moves_every_layer_and_leaves_the_neighbours(lab, stored, shape, si
     assert torch.equal(kv, want)
 
 
+def test_each_copy_of_a_chain_sees_the_one_before_it(lab):
+    """No wait between the launches; on Hopper each of them may begin before the one that wrote its source has ended."""
+    rows, links = (256, 12) if lab.cuda else (2, 3)
+    kv = lab.together(torch.zeros(8, 2, rows * (links + 1), 16, 2, 64).to(lab.device))
+    first = torch.randn(8, 2, rows, 16, 2, 64).to(lab.device)
+    for _ in range(5 if lab.cuda else 1):
+        kv.zero_()
+        kv[:, :, :rows] = first
+        for link in range(links):
+            source = torch.arange(rows, device=lab.device) + link * rows  # made on the device right before it is read
+            kernels.copy_blocks(kv, source.flip(0), source + rows, backend=lab.backend)
+        last = first.flip(2) if links % 2 else first
+        assert torch.equal(kv[:, :, links * rows :], last)
+
+
 def test_copy_keeps_bit_patterns(lab):
     kv = torch.randint(-(2**15), 2**15, (1, 2, 3, 8, 1, 64), dtype=torch.int16).view(torch.bfloat16).to(lab.device)
     kernels.copy_blocks(kv, torch.tensor([0]), torch.tensor([2]), backend=lab.backend)
