@@ -99,7 +99,7 @@ function frame(ctx, root, view, panel) {
   ctx.font = `600 ${0.8 * rem()}px ${font(root)}`;
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
-  ctx.fillText(panel.title, LEFT, panel.top - 8);
+  ctx.fillText(panel.title, LEFT, panel.top - 11);
   ctx.font = `${0.73 * rem()}px ${font(root)}`;
   ctx.textAlign = "right";
   ctx.textBaseline = "middle";

@@ -13,24 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from kvscope.dashboard.axes import AXES, MAX_POINTS, axis_values, shown_rows, x_of
 from kvscope.dashboard.layers import Stack, labels, stack_of
+from kvscope.dashboard.marks import Mark, drawn
 from kvscope.dashboard.palette import BLUE, BY_NAME, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
 from kvscope.inspector.lanes import Bar, Lane
 from kvscope.inspector.measures import Series, decimate
 
-MAX_POINTS = 2000
-MAX_MARKS = 200
-AXES = {"event": "event", "step": "step", "time": "time (s)"}
 _GRID = "rgba(123,135,148,0.18)"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One marker on the time axis: its cause (`preempt`, `evict`, `finding`), its event number, what it says."""
-
-    cause: str
-    seq: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -41,42 +31,6 @@ class Arrow:
     source: str
     target: str
     text: str
-
-
-def axis_values(series: Series, axis: str) -> npt.NDArray[Any]:
-    """The x value of every event on an `event`, `step` or `time` axis."""
-    if axis == "step":
-        return series.step
-    if axis == "time":
-        return (series.t_ns - (series.t_ns[0] if len(series) else 0)) * 1e-9
-    return series.seq
-
-
-def shown_rows(series: Series, axis: str, curves: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """The rows to draw: every peak and trough of every curve, at most MAX_POINTS, the same rows for all curves.
-
-    On the step axis only the last event of a step is drawn: one value for one step.
-    """
-    rows = np.arange(len(series), dtype=np.int64)
-    if axis == "step" and len(rows):
-        rows = rows[np.append(series.step[1:] != series.step[:-1], True)]
-    if len(rows) <= MAX_POINTS:
-        return rows
-    width = MAX_POINTS // (2 * len(curves)) - 1
-    picked = [decimate(rows, curve[rows], width)[0] for curve in curves]
-    return np.unique(np.concatenate([*picked, rows[:1], rows[-1:]]))
-
-
-def x_of(series: Series, axis: str, seq: int) -> float:
-    """Where event `seq` lies on the axis; between two of the series' events in proportion (on a step's own place)."""
-    if not len(series):
-        return 0.0
-    if axis == "event":
-        return float(min(max(seq, int(series.seq[0])), int(series.seq[-1])))
-    if axis == "time":
-        return float(np.interp(seq, series.seq, axis_values(series, axis)))
-    row = min(max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0), len(series) - 1)
-    return float(series.step[row])
 
 
 def occupancy(
@@ -105,18 +59,13 @@ def occupancy(
         for layer in layers
     ]  # fmt: skip
     for cause, (colour, symbol) in CAUSES.items():
-        traces += _marks(series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
+        traces += drawn(series, axis, [m for m in marks if m.cause == cause], cause, colour, symbol)
     top = max(series.num_blocks, 1) * (1.1 if marks else 1.0)
     span = {"range": [x[0], x[-1]]} if len(x) > 1 else {}
     figure = _figure(traces, height=320, x=_x_axis(axis) | span, y=_y_axis("blocks") | {"range": [0, top]},
                      hovermode="x unified", annotations=labels(layers, rows, x, top))  # fmt: skip
     _cursor(figure, series, axis, cursor)
     return figure
-
-
-def cursor_x(series: Series, axis: str, seq: int) -> float | None:
-    """Where the line at event `seq` stands; None where there is no event."""
-    return x_of(series, axis, seq) if len(series) else None
 
 
 def small_multiple(
@@ -302,22 +251,6 @@ def _arrows(
         for at, arrow in zip(x, arrows, strict=True) if arrow.source != arrow.target
     ]  # fmt: skip
     return [diamonds], flows
-
-
-def _marks(series: Series, axis: str, marks: Sequence[Mark], cause: str, colour: str, symbol: str) -> list[Any]:
-    if not marks:
-        return []
-    shown = [marks[i] for i in np.unique(np.linspace(0, len(marks) - 1, MAX_MARKS).astype(int))]
-    name = cause if len(shown) == len(marks) else f"{cause} ({len(shown)} of {len(marks)} drawn)"
-    return [
-        go.Scatter(
-            x=[x_of(series, axis, mark.seq) for mark in shown], y=[series.num_blocks * 1.05] * len(shown), name=name,
-            mode="markers", marker={"color": colour, "symbol": symbol, "size": 14 if cause == "finding" else 9,
-                                    "line": {"width": 1.5 if symbol.endswith("-open") else 0, "color": colour}},
-            customdata=[mark.seq for mark in shown], text=[mark.text for mark in shown],
-            hovertemplate="%{text}<extra></extra>",
-        )
-    ]  # fmt: skip
 
 
 def _cursor(figure: go.Figure, series: Series, axis: str, cursor: int | None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvscope.dashboard.figures import AXES, MAX_POINTS, x_of
+from kvscope.dashboard.axes import AXES, MAX_POINTS, x_of
 from kvscope.dashboard.palette import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, VERMILLION, hatch, ink_on
 from kvscope.inspector.holes import Holes
 from kvscope.inspector.measures import Series, decimate

@@ -24,19 +24,19 @@ STYLE = """<style>
 button kbd { opacity: 1 !important; color: inherit !important; }
 .st-key-timebar kbd, .st-key-timebar button [data-testid="stMarkdownContainer"] + span { display: none; }
 .kv-now { display: flex; gap: 1.4rem; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-.kv-now span { opacity: 0.65; margin-left: auto; flex: 0 1000 auto; min-width: 13rem; text-align: right;
+.kv-now span { opacity: 0.65; margin-left: auto; flex: 0 0 auto; max-width: 62%; text-align: right;
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
 .kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
-  padding: 0.5rem 0.75rem 0.55rem; min-width: 0; overflow-wrap: break-word; }
+  padding: 0.5rem 0.55rem 0.55rem 0.6rem; min-width: 0; overflow-wrap: break-word; }
 .kv-stats dt { font-size: 0.78rem; opacity: 0.72; line-height: 1.25; }
-.kv-stats dd { margin: 0 !important; font-size: 1.32rem; font-weight: 600; line-height: 1.3;
+.kv-stats dd { margin: 0 !important; font-size: 1.27rem; font-weight: 600; line-height: 1.3;
   font-variant-numeric: tabular-nums; }
 .kv-stats dd span { white-space: nowrap; }
 .kv-stats .kv-long dd { font-size: 1rem; }
 .kv-stats .kv-long dd span { white-space: normal; }
-.kv-stats small { display: inline-block; font-size: 0.74rem; font-weight: 400; opacity: 0.65; margin-left: 0.35rem; }
+.kv-stats small { display: inline-block; font-size: 0.74rem; font-weight: 400; opacity: 0.65; margin-left: 0.2rem; }
 .kv-stats .kv-alarm { border-color: #D55E00; box-shadow: inset 3px 0 0 #D55E00; }
 .kv-facts { display: grid; grid-template-columns: auto 1fr; gap: 0.28rem 0.9rem; font-size: 0.86rem; }
 .kv-facts dt { opacity: 0.65; }

@@ -16,7 +16,7 @@ import streamlit as st
 
 from kvscope.dashboard import choices, fragments
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
-from kvscope.dashboard.figures import AXES
+from kvscope.dashboard.axes import AXES
 from kvscope.dashboard.notes import forget, note
 from kvscope.dashboard.opened import Start, TraceView
 

@@ -88,6 +88,7 @@ class _Page:
         """The body, section by section."""
         from kvscope.dashboard import figures, markup
         from kvscope.dashboard.layers import stack_of
+        from kvscope.dashboard.marks import Mark
         from kvscope.dashboard.stats import stat_cells, waste_title
 
         yield self._head()
@@ -101,7 +102,7 @@ class _Page:
             figures.occupancy(
                 self.series,
                 "time",
-                marks=list(self._marks(figures.Mark)),
+                marks=list(self._marks(Mark)),
                 stack=stack_of(self.series, allocator_of(self.trace.facts)),
             ),
         )

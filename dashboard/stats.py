@@ -18,7 +18,7 @@ def stat_cells(facts: dict[str, Any], findings: int | None) -> tuple[Cell, ...]:
     use, sharing = facts["utilization"], facts["sharing_factor"]
     copied = bytes_text(facts["cow_bytes"]) if facts["cow_bytes"] else ""
     shares = (
-        ("Sharing", factor_text(sharing["mean"]), "",
+        ("Sharing", factor_text(sharing["mean"]), "mean",
          f"Table entries per distinct block, mean over time. Peak {factor_text(sharing['peak'])}."),
         ("Prefix hits", ratio_text(facts["prefix_hit_rate"]), "",
          "Prompt tokens found in the prefix cache at first admission; those after a preemption are not counted."),
@@ -27,7 +27,7 @@ def stat_cells(facts: dict[str, Any], findings: int | None) -> tuple[Cell, ...]:
     return (
         ("Pool", count_text(pool), "blocks", "Blocks in the pool, reserved ones not counted."),
         ("Peak held", count_text(held), "blocks", "The most blocks in use at once: held by tables or leases, or lost."),
-        ("Utilization", ratio_text(use["mean"]), "",
+        ("Utilization", ratio_text(use["mean"]), "mean",
          f"Share of the memory in use that holds live tokens, mean over time. Peak {ratio_text(use['peak'])}."),
         *(hole_cells(facts["holes"]) if facts["holes"] else shares),
         ("Preemptions", count_text(facts["preemptions"]), "", "Sequences that gave up their blocks, to be recomputed."),
@@ -66,7 +66,7 @@ def hole_cells(holes: dict[str, Any]) -> tuple[Cell, ...]:
             f"{count_text(first['needed'])} blocks side by side were needed.",
         )  # fmt: skip
     return (
-        ("Fragmentation", ratio_text(holes["mean"]), "",
+        ("Fragmentation", ratio_text(holes["mean"]), "mean",
          "External: share of the free memory outside the largest hole, mean over time. Worst "
          f"{ratio_text(holes['peak'])}."),
         largest,

@@ -77,11 +77,12 @@ def slots(view: TraceView, place: Place, life: Life) -> None:
         how = f"{name}, {'copied' if found.copied else 'written'} at event {found.seq:,}"
         writers[found.slot] = (how + (f" (before: {', '.join(others)})" if others else ""), colour)
         said.setdefault(name, colour)
-    st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}, {_when(place, life)}")
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}, {_when(place, life)}")
+        if said:
+            st.html(markup.chips(said.items()))
     figure = figures.slot_strip(writers)
     plots.show(figure, key=f"slots_{life.block}_{life.gen}", alt="Slots by their last writer", bar=False)
-    if said:
-        st.html(markup.chips(said.items()))
     twice = [s.slot for s in written if len(s.writers) > 1]
     if twice:
         st.warning(f"Written by more than one sequence: slots {markup.ranges(twice)}", icon=":material/edit:")

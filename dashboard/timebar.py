@@ -16,8 +16,8 @@ import streamlit as st
 
 from kvscope.dashboard import choices, markup
 from kvscope.dashboard.answers import names_of
+from kvscope.dashboard.axes import AXES
 from kvscope.dashboard.component import asked_keys, time_keys
-from kvscope.dashboard.figures import AXES
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.opened import TraceView, open_view, row_at
 from kvscope.dashboard.place import Place, move

@@ -20,7 +20,7 @@ from kvscope.inspector.biography import Life, biography
 
 MAX_EVENTS = 2000
 MOST_CHOICES = 60
-ABOVE = 31  # rem above the list of events, which ends in the window: its current row is seen without scrolling
+ABOVE = 38  # rem above the list of events, which ends in the window: its current row is seen without scrolling
 
 
 def render(view: TraceView, place: Place) -> None:
@@ -44,7 +44,7 @@ def render(view: TraceView, place: Place) -> None:
     if not lives:
         st.info(f"Block {place.block} was never handed out in this trace.")
         return
-    told, strip = st.container(), st.container()
+    strip, told = st.container(), st.container()
     life = _lives(view, place, lives)
     with strip:
         story.slots(view, place, life)

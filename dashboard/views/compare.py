@@ -16,8 +16,10 @@ from kvscope.dashboard.answers import measured
 from kvscope.dashboard.numbers import ABSENT, bytes_text, duration_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, move
+from kvscope.errors import KVScopeError
 from kvscope.inspector.compare import Change, Comparison, compare
 
+MOST_OPENED = 8
 _BETTER = {True: "better", False: "worse", None: ""}
 _RATIOS = ("tail_waste", "reservation_waste", "utilization", "pool_utilization", "prefix_hit_rate")
 _HEAD = ("held_slots_peak", "utilization", "tail_waste", "prefix_hit_rate", "preemptions", "duration_s")
@@ -48,8 +50,8 @@ def render(view: TraceView, place: Place) -> None:
     found = _compared((view.id, other.id), view, other)
     by_name = {change.name: change for change in found.changes}
     st.html(markup.stats([_cell(by_name[n], view.name, name) for n in _HEAD if n in by_name]))
-    for note in found.notes:
-        st.caption(markup.plain(note))
+    if found.notes:
+        st.caption(markup.plain("; ".join(found.notes)))
     st.markdown("**Held memory over time (slots)**")
     figure = figures.side_by_side({view.name: measured(view), name: measured(other)})
     plots.show(figure, key="compared", alt="Held slots of both runs over time", tall=True)
@@ -59,20 +61,31 @@ def render(view: TraceView, place: Place) -> None:
 def other_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
     """The trace beside which this one is looked at: the chosen one, else its partner, never itself.
 
-    A partner is what the run's own words name (`paged`, of the samples), else the one with the most similar name:
-    `load-16` of `load-32`, `after` where there are but two.
+    A partner is what the run's own words name (`paged`, of the samples), else one with a pool of as many slots, among
+    those (or all, where there is none) the one with the most similar name: `load-16` of `load-32`.
     """
     others = [name for name in traces if name != view.name]
-    chosen = st.session_state.get("other")
+    chosen, alike = st.session_state.get("other"), partial(_alike, view.name)
     if chosen in others or not others:
         return chosen if others else None
-    return partner_of(view, traces) or max(others, key=partial(_alike, view.name))
+    return partner_of(view, traces) or max(others, key=lambda name: (_as_large(view, traces, name), alike(name)))
 
 
 def partner_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
     """The trace that the run's own words name as the one to see it beside; None for none."""
     point = " ".join(str(f.get("point", "")) for f in view.facts if f.get("type") == "run")
     return next((name for name in traces if name != view.name and f"`{name}`" in point), None)
+
+
+def _as_large(view: TraceView, traces: Mapping[str, Path], name: str) -> bool:
+    """Whether that trace's pool has as many slots; not looked at where there are many traces to open for that."""
+    if len(traces) > MOST_OPENED:
+        return False
+    try:
+        other = opened.open_view(name, traces[name])
+    except KVScopeError:
+        return False
+    return other.num_blocks * other.block_size == view.num_blocks * view.block_size
 
 
 def _alike(a: str, b: str) -> int:

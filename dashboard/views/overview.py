@@ -21,8 +21,9 @@ from kvscope.dashboard.answers import (
     summarised,
     whole,
 )
-from kvscope.dashboard.figures import Mark
+from kvscope.dashboard.axes import cursor_x
 from kvscope.dashboard.layers import Stack, stack_of
+from kvscope.dashboard.marks import MAX_MARKS, Mark
 from kvscope.dashboard.numbers import ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
@@ -139,7 +140,7 @@ def _under(run: TraceView) -> str:
 
 def _at(picture: plots.Written, view: TraceView, axis: str, place: Place) -> plots.Written:
     """The same picture with the chosen event as a line; the cached one stays as it is."""
-    return plots.with_line(picture, figures.cursor_x(measured(view), axis, place.seq))
+    return plots.with_line(picture, cursor_x(measured(view), axis, place.seq))
 
 
 _SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -162,7 +163,7 @@ def marks(view: TraceView) -> list[Mark]:
     found = []
     for cause, kind in (("preempt", Kind.PREEMPT), ("evict", Kind.EVICT)):
         rows = np.flatnonzero(kinds == kind)
-        most = MAX_LONG_MARKS if view.on_demand else figures.MAX_MARKS
+        most = MAX_LONG_MARKS if view.on_demand else MAX_MARKS
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(int))] if len(rows) else rows
         found += [Mark(cause, int(view.seqs[row]), event_text(view, int(row), names)) for row in rows.tolist()]
     return found + [Mark("finding", f.seq, f"{f.code} {f.title}") for f in findings_so_far(view) or ()]

@@ -213,7 +213,7 @@ def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
 def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     m = now.moment
     held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
-    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes else "blocks"
+    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes and saved else "blocks"
     speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
     least = "" if m.lineup_known else "≥ "
     running, waiting = f"{least}{count_text(m.running)}", f"{least}{count_text(m.waiting)} waiting"
@@ -270,7 +270,7 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
         return None if np.isnan(value) else value
 
     saved = int(series.saved_blocks[row])
-    size = bytes_text(saved * view.block_bytes) if view.block_bytes else "blocks"
+    size = bytes_text(saved * view.block_bytes) if view.block_bytes and saved else "blocks"
     since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
     return [
         _held(int(series.held_blocks[row]), int(series.blocks[row])),

@@ -75,10 +75,32 @@ def render(view: TraceView, place: Place) -> None:
     st.html(markup.stats(cells))
     shares = "samples share their prompt, " if sharing and known is not None and known.names_prefixes else ""
     st.markdown(f"**The same requests, simulated**: {shares}prompts share nothing here, for a trace holds no text")
+    _picture(rows)
+    st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+
+
+def _picture(rows: Sequence[Outcome]) -> None:
+    """What tells the rows apart: how many sequences run at once; where that is all one, what they need for it."""
+    if same_crowd(rows):
+        st.caption(
+            "As many sequences run at once with each, for memory is no limit here: they differ in what is empty."
+        )
+        fit = [row for row in rows if row.utilization is not None]
+        bars = [(_name(row), row.utilization or 0.0, ratio_text(row.utilization),
+                 ratio_text(1 - (row.utilization or 0.0)), _name(row)) for row in fit]  # fmt: skip
+        plots.show(figures_more.used_and_empty(bars), key="whatif_used", bar=False,
+                   alt="Held memory that holds tokens and that is empty, by allocator and block size")  # fmt: skip
+        return
     shown = [(_name(row), row.concurrency_mean or 0.0, float(row.concurrency_peak), _said(row)) for row in rows]
     plots.show(figures_more.concurrency(shown), key="whatif_picture", bar=False,
                alt="Sequences that run at once, mean and peak, by allocator and block size")  # fmt: skip
-    st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+
+
+def same_crowd(rows: Sequence[Outcome]) -> bool:
+    """Whether as many sequences run at once in every row that serves any, to a hundredth."""
+    fit = [row for row in rows if row.concurrency_peak]
+    means = [row.concurrency_mean or 0.0 for row in fit]
+    return len(fit) > 1 and max(means) - min(means) <= 0.01 * max(means)
 
 
 def spoken_of(rows: Sequence[Outcome], block_size: int) -> Outcome:

@@ -659,6 +659,22 @@ def test_what_is_greyed_out_says_why(open_app: Open) -> None:
     assert "the same priority" in why
 
 
+def test_what_if_draws_what_tells_the_rows_apart(open_app: Open) -> None:
+    """Equal bars of how many run at once say nothing; what is empty of the memory they hold does."""
+    roomy = open_app(SAMPLES / "garbled-race.kvpack", page="whatif", reserving="off")
+    assert [trace["name"] for trace in _figure(roomy)["data"]] == ["holds tokens", "empty"]
+    assert any("As many sequences run at once" in c.value for c in roomy.caption)
+    short = open_app(SAMPLES / "paged.kvpack", page="whatif", pool="0.25")
+    assert [trace["name"] for trace in _figure(short)["data"]] == ["peak", "mean"]
+
+
+def test_a_run_without_a_partner_is_compared_with_one_of_as_large_a_pool(open_app: Open, tmp_path: Path) -> None:
+    same = tmp_path / "zebra.kvpack"
+    shutil.copy(SAMPLES / "leak.kvpack", same)
+    app = open_app(SAMPLES / "leak.kvpack", SAMPLES / "healthy.kvpack", same, trace="leak", page="compare")
+    assert app.selectbox(key="other_box").value == "zebra"
+
+
 def test_a_leak_is_seen_as_such_on_every_page(open_app: Open) -> None:
     """Lost blocks are neither private nor held by whoever took them: they stand out, with their number."""
     leak, seq = SAMPLES / "leak.kvpack", 14000

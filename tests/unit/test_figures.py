@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from kvscope.dashboard import canvas, figures, markup, palette
+from kvscope.dashboard.axes import AXES, MAX_POINTS
+from kvscope.dashboard.marks import MAX_MARKS, Mark
 from kvscope.inspector.biography import biography
 from kvscope.inspector.lanes import lanes
 from kvscope.inspector.measures import Series, series
@@ -65,11 +67,11 @@ class TestOccupancy:
         assert np.array_equal(shown["shared"].y, measured.shared)
         assert np.array_equal(shown["shared"].x, measured.seq)
 
-    @pytest.mark.parametrize("axis", list(figures.AXES))
+    @pytest.mark.parametrize("axis", list(AXES))
     def test_long_traces_are_thinned_and_peaks_survive(self, axis: str) -> None:
         long = _long(200_000)
         for curve in figures.occupancy(long, axis).data:
-            assert len(curve.x) <= figures.MAX_POINTS
+            assert len(curve.x) <= MAX_POINTS
         if axis != "step":  # the step axis shows the end of each step, where this spike is not
             assert max(_traces_by_name(figures.occupancy(long, axis))["private"].y) == 100
 
@@ -82,15 +84,26 @@ class TestOccupancy:
         assert line.x0 == pytest.approx((measured.t_ns[700] - measured.t_ns[0]) * 1e-9)
 
     def test_marks_by_cause(self, measured: Series) -> None:
-        marks = [figures.Mark("preempt", 10, "a"), figures.Mark("finding", 20, "b"), figures.Mark("finding", 21, "c")]
-        shown = _traces_by_name(figures.occupancy(measured, marks=marks))
-        assert list(shown["finding"].x) == [20, 21]
-        assert list(shown["preempt"].text) == ["a"]
+        given = [Mark("preempt", 10, "a"), Mark("finding", 20, "b"), Mark("finding", 400, "c")]
+        shown = _traces_by_name(figures.occupancy(measured, marks=given))
+        assert list(shown["finding"].x) == [20, 400]
+        assert list(shown["preempt"].hovertext) == ["a"]
+
+    @pytest.mark.parametrize("axis", list(AXES))
+    def test_findings_that_would_hide_one_another_are_one_star_with_their_number(
+        self, measured: Series, axis: str
+    ) -> None:
+        found = [Mark("finding", seq, f"at {seq}") for seq in (20, 21, 22, 600, 900, 901)]
+        (stars,) = [t for t in figures.occupancy(measured, axis, marks=found).data if t.name.startswith("finding")]
+        assert stars.name == "finding, 6 at 3 places"
+        assert list(stars.text) == ["3", "", "2"]
+        assert list(stars.customdata) == [20, 600, 900]
+        assert stars.hovertext[0] == "at 20 and 2 more from here"
 
     def test_too_many_marks_are_thinned_and_it_is_said(self) -> None:
-        marks = [figures.Mark("evict", i, "") for i in range(5000)]
-        (shown,) = [t for t in figures.occupancy(_long(6000), marks=marks).data if t.mode == "markers"]
-        assert len(shown.x) <= figures.MAX_MARKS
+        given = [Mark("evict", i, "") for i in range(5000)]
+        (shown,) = [t for t in figures.occupancy(_long(6000), marks=given).data if t.mode == "markers"]
+        assert len(shown.x) <= MAX_MARKS
         assert "of 5000" in shown.name
 
     def test_empty_trace_gives_an_empty_figure(self) -> None:
@@ -105,7 +118,7 @@ class TestSmallMultiple:
 
     def test_thinned(self) -> None:
         (curve,) = figures.small_multiple(_long(500_000), "saved_blocks").data
-        assert len(curve.x) <= figures.MAX_POINTS
+        assert len(curve.x) <= MAX_POINTS
 
 
 class TestLanes:
@@ -132,7 +145,7 @@ class TestLanes:
 
     def test_many_lanes_stay_below_the_limit(self, trace: MemoryRecorder, measured: Series) -> None:
         held = next(t for t in figures.lane_chart(lanes(trace) * 12, measured).data if "held" in t.name)
-        assert len(held.x) <= figures.MAX_POINTS
+        assert len(held.x) <= MAX_POINTS
 
 
 def test_block_tables_show_every_entry(trace: MemoryRecorder) -> None:
