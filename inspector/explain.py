@@ -103,12 +103,17 @@ class _Context:
             raise UsageError(f"{self.request} has no token {self.token}: its steps made {last}")
 
     def tainted_tokens(self, seq_id: int) -> dict[int, int]:
-        """The tainted output tokens of a sequence, each with the row of its step: its parent's, before the fork."""
-        rows = [row for token, row in self.makers.of.get(seq_id, {}).items()]
-        owners = set(self.trace.events["seq_id"][rows].tolist()) | {seq_id}
-        return self.makers.among(
-            seq_id, [row for owner in owners if owner in self.reads.damage for row in self.reads.damage[owner].steps]
-        )
+        """The tainted output tokens of a sequence, each with the row of its step: its parent's, before the fork.
+
+        From the first one on all are: each goes on from those before it, also where a preemption had its KV computed
+        again, from tokens that were wrong already. What such a step writes is what these tokens should have, so whoever
+        finds it in the prefix cache reads nothing foreign.
+        """
+        made = self.makers.of.get(seq_id, {})
+        owners = set(self.trace.events["seq_id"][list(made.values())].tolist()) | {seq_id}
+        hurt = {row for owner in owners if owner in self.reads.damage for row in self.reads.damage[owner].steps}
+        first = min((token for token, row in made.items() if row in hurt), default=None)
+        return {} if first is None else {token: row for token, row in sorted(made.items()) if token >= first}
 
     def made(self) -> list[TokenStep]:
         """The steps that made the token asked for; none where no token was."""
@@ -128,12 +133,13 @@ class _Context:
             company = max(0, int(events["aux"][begun[-1]]) - 1) if len(begun) else 0
             size, seq_id = self.trace.block_size, int(events["seq_id"][row])
             damage = self.reads.damage.get(seq_id, Damage(seq_id))
-            foreign = damage.read.get(row)
+            foreign, first = damage.read.get(row), min(self.tainted_tokens(asked), default=None)
             out.append(TokenStep(self.names(asked), row_seq(self.trace, row), int(events["step"][row]), (lo, hi),
                                  -(-hi // size) - lo // size, company,
                                  self.bad_read(foreign) if foreign is not None else None,
                                  self.names(damage.handed[row]) if row in damage.handed else "",
-                                 self.names(seq_id) if seq_id != asked else ""))  # fmt: skip
+                                 self.names(seq_id) if seq_id != asked else "",
+                                 first if first is not None and first < self.token else None))  # fmt: skip
         return sorted(out, key=lambda step: step.seq)
 
     # -- verdicts -----------------------------------------------------------------------------------------------

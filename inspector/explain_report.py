@@ -175,6 +175,8 @@ def _tainted(made: TokenStep) -> list[str]:
     if read is None and made.through:
         wrote = "it wrote itself" if made.through == (made.parent or made.name) else f"{made.through} wrote"
         return [f"    it is tainted: its step read what {wrote} in a step that had read foreign KV"]
+    if read is None and made.goes_on_from is not None:
+        return [f"    it is tainted: it goes on from token {made.goes_on_from}, which came out of a tainted step"]
     if read is None:
         return ["    it is not tainted: its step read what was written for it"]
     where = f"position {read.position}, {_where(read)}"

@@ -60,6 +60,7 @@ class TokenStep:
     foreign: BadRead | None = None  # the first position that held foreign KV
     through: str = ""  # whose tainted KV it read, where it read no foreign KV itself
     parent: str = ""  # whose step it was, where the sample had not been forked off yet
+    goes_on_from: int | None = None  # the first tainted token before it
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,3 @@ class Makers:
     def token_of(self, row: int) -> int | None:
         """The output token (from 0) that came out of a step; None where none did."""
         return self._token.get(row)
-
-    def among(self, seq_id: int, rows: list[int]) -> dict[int, int]:
-        """The output tokens of a sequence that some steps made, each with its row, the first token first."""
-        steps = set(rows)
-        return {token: row for token, row in sorted(self.of.get(seq_id, {}).items()) if row in steps}

@@ -58,7 +58,7 @@ class Harm:
 
     seq_id: int
     steps: list[tuple[int, int, int]] = field(default_factory=list)  # step, positions [lo, hi) that it computed
-    tokens: dict[int, int] = field(default_factory=dict)  # output token (from 0) -> the step that it came out of
+    tokens: dict[int, int] = field(default_factory=dict)  # output token (from 0) -> its step: all from the first wrong one on
     through: int = -1  # whose tainted KV the first of these steps read; -1: it read a wrong prefix itself
 
 
@@ -143,6 +143,8 @@ class DeviceTruth:
             token = self._token(row)
             if i in tainted:
                 self._hurt(number, row, token, through.get(i, -1))
+            elif token is not None and row.seq_id in self.harm and self.harm[row.seq_id].tokens:
+                self.harm[row.seq_id].tokens[token] = number  # it goes on from a wrong one
         for row in rows:
             self._reached[row.seq_id] = max(self._reached.get(row.seq_id, 0), row.hi)
             self._prompts[row.seq_id] = row.prompt

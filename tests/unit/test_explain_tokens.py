@@ -120,3 +120,40 @@ def test_a_write_that_is_a_finding_itself_is_not_the_last_valid_one() -> None:
     assert len(wrong) == 2
     for finding in result.findings:
         assert 'last valid write by actor "scheduler", seq 2,' in report(finding, trace)
+
+
+def computed_again() -> HandTrace:
+    """Token 1 of haiku comes out of a step that read a stranger's write; then it is preempted, and computed again.
+
+    What it computes again it reads as written, but the tokens it goes on from are the wrong ones.
+    """
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1], prompt_tokens=2)
+    trace.event(Kind.SUBMIT, seq_id=1, aux=2).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
+    trace.write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()  # token 0
+    trace.write(0, 1, 2, seq_id=9)  # a stranger
+    trace.write(0, 2, 3, seq_id=1).begin((1, 2, 3, [(0, 1)])).end()  # token 1
+    trace.event(Kind.PREEMPT, seq_id=1).release(0, seq_id=1)
+    trace.event(Kind.RESUME, seq_id=1).alloc(1, seq_id=1).write(1, 0, 4, seq_id=1).begin((1, 0, 4, [(1, 1)])).end()
+    trace.alloc(2, seq_id=1, lblock=1).write(2, 0, 1, seq_id=1, lblock=1)
+    return trace.begin((1, 4, 5, [(1, 1), (2, 1)])).end()  # token 3
+
+
+def test_what_goes_on_from_a_wrong_token_is_tainted_though_its_step_read_nothing_foreign() -> None:
+    told = explain(computed_again(), "haiku", 3)
+    assert told.verdict == "damaged"
+    assert [(v.first_token, v.tokens) for v in told.victims] == [(1, 3)]
+    text = explanation_text(told, computed_again())
+    assert "it is tainted: it goes on from token 1, which came out of a tainted step" in text
+    assert explain(computed_again(), "haiku", 0).verdict == "not-affected"
+
+
+def test_a_wrong_token_that_was_rolled_back_is_gone_on_from_by_nobody() -> None:
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1], prompt_tokens=2)
+    trace.event(Kind.SUBMIT, seq_id=1, aux=2).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1)
+    trace.write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.write(0, 1, 2, seq_id=9)
+    trace.write(0, 2, 3, seq_id=1).begin((1, 2, 3, [(0, 1)])).end()
+    trace.event(Kind.PREEMPT, seq_id=1).release(0, seq_id=1)
+    trace.event(Kind.TRUNCATE, seq_id=1, aux=2)  # token 1 is dropped
+    trace.event(Kind.RESUME, seq_id=1).alloc(1, seq_id=1).write(1, 0, 3, seq_id=1).begin((1, 0, 3, [(1, 1)])).end()
+    assert [(v.first_token, v.tokens) for v in explain(trace, "haiku").victims] == [(None, 0)]
