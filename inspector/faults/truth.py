@@ -58,7 +58,9 @@ class Harm:
 
     seq_id: int
     steps: list[tuple[int, int, int]] = field(default_factory=list)  # step, positions [lo, hi) that it computed
-    tokens: dict[int, int] = field(default_factory=dict)  # output token (from 0) -> its step: all from the first wrong one on
+    tokens: dict[int, int] = field(
+        default_factory=dict
+    )  # output token (from 0) -> its step: all from the first wrong one on
     through: int = -1  # whose tainted KV the first of these steps read; -1: it read a wrong prefix itself
 
 
