@@ -214,7 +214,7 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     m = now.moment
     held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
     size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes and saved else "blocks"
-    speed = None if m.tokens_per_s is None else f"{m.tokens_per_s:,.0f}"
+    speed = None if m.tokens_per_s is None or now.status == "gone" else f"{m.tokens_per_s:,.0f}"
     least = "" if m.lineup_known else "≥ "
     running, waiting = f"{least}{count_text(m.running)}", f"{least}{count_text(m.waiting)} waiting"
     return [

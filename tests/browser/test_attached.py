@@ -102,6 +102,7 @@ def test_a_running_server_is_followed_by_its_url(
         watched.shot("server")
         engine.end()
         expect(page.locator(".kv-pill")).to_contain_text("does not answer", timeout=PATIENCE_MS)
+        assert watched.stat("Speed") == "–"  # nobody computes
         watched.shot("server-gone")
         engine.begin()
         engine.ask()
