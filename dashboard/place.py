@@ -74,8 +74,7 @@ def _take(name: str, value: str) -> None:
         return
     state[name] = value if name in ("trace", "other") else _number(value)
     if state[name] is None:
-        what = {"seq": "the trace is shown where it opens", "block": "no block is chosen"}[name]
-        note(f"{_ASKED[name]} {value!r} was asked for, which is no number: {what}.")
+        note(f"{_ASKED[name]} {value!r} was asked for, which is no number: the link is followed without it.")
 
 
 def _leave(name: str) -> None:

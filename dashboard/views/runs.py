@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from kvscope.dashboard import choices, markup
@@ -24,20 +26,12 @@ def render(view: TraceView | None, place: Place | None) -> None:
     found = results()
     for said in found.unread:
         st.warning(markup.plain(said), icon=":material/warning:")
+    _stats(found.runs)
     if not found.runs:
         st.info("No property run to show. Give files of `kvscope fuzz --json`, `kvscope races --json` or JUnit XML, or "
                 "a folder of them:", icon=":material/science:")  # fmt: skip
         st.code(_HOW, language=None)
         return
-    failed = sum(run.verdict != "clean" for run in found.runs)
-    tried = sum(int(value) for run in found.runs for label, value, _ in run.numbers if label in _TRIED)
-    spent = sum(value for run in found.runs for label, value, _ in run.numbers if label == "time")
-    st.html(markup.stats((
-        ("Runs", count_text(len(found.runs)), "", "Files, and suites in them."),
-        ("With a finding", count_text(failed), "", "Runs that broke a rule, failed, or could not begin."),
-        ("Tried", count_text(tried), "", "Programs, schedules and tests."),
-        ("Time", duration_text(spent) if spent else ABSENT, "", "That the runs took together."),
-    ), alarm="With a finding" if failed else ""))  # fmt: skip
     runs = sorted(found.runs, key=lambda run: run.verdict == "clean")
     labels = [f"{_VERDICTS[run.verdict][0]}: {run.target} ({run.tool}, {run.file})" for run in runs]
     chosen = runs[0]
@@ -47,6 +41,18 @@ def render(view: TraceView | None, place: Place | None) -> None:
         picked = st.selectbox("Run", list(by_name), format_func=lambda name: labels[by_name[name]], **asked)
         chosen = runs[by_name[picked]]
     _one(chosen)
+
+
+def _stats(runs: Sequence[PropertyRun]) -> None:
+    failed = sum(run.verdict != "clean" for run in runs)
+    tried = sum(int(value) for run in runs for label, value, _ in run.numbers if label in _TRIED)
+    spent = sum(value for run in runs for label, value, _ in run.numbers if label == "time")
+    st.html(markup.stats((
+        ("Runs", count_text(len(runs)), "", "Files, and suites in them."),
+        ("With a finding", count_text(failed), "", "Runs that broke a rule, failed, or could not begin."),
+        ("Tried", count_text(tried), "", "Programs, schedules and tests."),
+        ("Time", duration_text(spent) if spent else ABSENT, "", "That the runs took together."),
+    ), alarm="With a finding" if failed else ""))  # fmt: skip
 
 
 def _counted(value: int, name: str) -> str:

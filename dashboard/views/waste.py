@@ -26,7 +26,8 @@ def render(view: TraceView, place: Place) -> None:
     empty = int((view.block_size - state.fill[state.held]).clip(min=0).sum())
     size = bytes_text(empty * view.block_bytes // view.block_size) if view.block_bytes else ABSENT
     cells = (
-        ("Empty now", count_text(empty), "slots", "Slots of held blocks that hold no token, at this event."),
+        ("Empty now", count_text(empty), "slots",
+         "Slots of held blocks that hold no token, at this event; lost blocks are counted apart."),
         ("Empty bytes", size, "", "The same in bytes."),
         *lost_cells(state.num_lost, view.block_bytes),
         *_empty(facts),
@@ -85,7 +86,7 @@ def _who(view: TraceView, place: Place, state: PoolState) -> None:
     rows.sort(key=lambda row: -row[2])
     if state.num_lost:
         room = state.num_lost * view.block_size
-        rows.insert(0, ("nobody: lost", state.num_lost, room, room))
+        rows.insert(0, ("nobody: lost, counted apart above", state.num_lost, room, room))
     st.markdown("**Who holds what is empty, at this event**")
     st.dataframe(
         pd.DataFrame(

@@ -9,14 +9,16 @@ import pandas as pd
 import streamlit as st
 
 from kvscope.dashboard import choices, figures_more, markup, plots
-from kvscope.dashboard.answers import summarised
+from kvscope.dashboard.answers import lanes_of, summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
 from kvscope.engine.policy import Policy
 from kvscope.errors import KVScopeError
+from kvscope.inspector.lanes import most_at_once
 from kvscope.inspector.simulate import Outcome, Settings, simulate
 from kvscope.inspector.simulate.cells import Cell
+from kvscope.inspector.units import counted
 from kvscope.inspector.workloads import Workload
 from kvscope.inspector.workloads.opening import from_trace
 
@@ -75,8 +77,23 @@ def render(view: TraceView, place: Place) -> None:
     st.html(markup.stats(cells))
     shares = "samples share their prompt, " if sharing and known is not None and known.names_prefixes else ""
     st.markdown(f"**The same requests, simulated**: {shares}prompts share nothing here, for a trace holds no text")
+    st.caption(_the_run_itself(view))
     _picture(rows)
     st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+
+
+def _the_run_itself(view: TraceView) -> str:
+    """What the simulated rows are to be held against, and what of it they leave out."""
+    facts = summarised(view)
+    said = (
+        f"The run itself took {duration_text(facts['duration_s'])}, with {counted(facts['preemptions'], 'preemption')}"
+    )
+    if not view.on_demand and (most := most_at_once(lanes_of(view))):
+        said += f" and at most {counted(most, 'sequence')} at once"
+    if hits := facts["prefix_hit_rate"]:
+        said += (f"; {ratio_text(hits)} of its prompt tokens came from the prefix cache, which is left out here: "
+                 "all are computed, and each prompt has blocks of its own")  # fmt: skip
+    return said + "."
 
 
 def _picture(rows: Sequence[Outcome]) -> None:

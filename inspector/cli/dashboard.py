@@ -22,8 +22,8 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback shows the trace to others.")
     ] = "127.0.0.1",
-    seq: Annotated[int | None, typer.Option(help="Open at this event.")] = None,
-    block: Annotated[int | None, typer.Option(help="Open at this block.")] = None,
+    seq: Annotated[int | None, typer.Option(min=0, help="Open at this event.")] = None,
+    block: Annotated[int | None, typer.Option(min=0, help="Open at this block.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with the server's bearer token.")] = None,
     results: Annotated[
         list[Path] | None,

@@ -297,7 +297,7 @@ def test_a_bad_link_is_corrected_and_says_so(open_app: Open, toy_traces: dict[st
     assert f"Block 5,000 was asked for: the pool has blocks 0 to {trace.num_blocks - 1}" in _said(app)
     app = open_app(path, page="blocks", seq="99999999", block="y")
     assert f"clean ends at event {_last(path):,}, which is shown" in _said(app)
-    assert "Block 'y' was asked for, which is no number: no block is chosen" in _said(app)
+    assert "Block 'y' was asked for, which is no number: the link is followed without it" in _said(app)
     assert app.run().warning  # until somebody moves
     app.button(key="event_back").click().run()
     assert not app.warning
@@ -668,6 +668,29 @@ def test_what_if_draws_what_tells_the_rows_apart(open_app: Open) -> None:
     assert [trace["name"] for trace in _figure(short)["data"]] == ["peak", "mean"]
 
 
+def test_what_if_says_what_the_run_itself_did_and_what_of_it_is_left_out(open_app: Open) -> None:
+    app = open_app(SAMPLES / "prefix-sharing.kvpack", page="whatif")
+    (said,) = [c.value for c in app.caption if c.value.startswith("The run itself")]
+    assert said.startswith("The run itself took 1.36 s, with 5 preemptions and at most 44 sequences at once; 90.2 % of")
+    assert "prefix cache, which is left out here" in said
+
+
+@pytest.mark.parametrize(("event", "chosen"), [({}, "23"), ({"seq": "x"}, "23"), ({"seq": "1600"}, None)])
+def test_a_block_that_is_no_number_is_not_said_to_leave_none_chosen(
+    open_app: Open, event: dict[str, str], chosen: str | None
+) -> None:
+    app = open_app(SAMPLES / "leak.kvpack", page="blocks", block="abc", **event)
+    shown = _link(app, "block") if "block" in app.query_params else None
+    assert shown == chosen  # the first finding's where the trace is opened there, as without a block in the link
+    assert "no block is chosen" not in _said(app)
+    assert "Block 'abc' was asked for, which is no number: the link is followed without it" in _said(app)
+
+
+def test_the_row_of_numbers_stands_on_property_runs_that_are_none(open_app: Open) -> None:
+    app = open_app(SAMPLES / "healthy.kvpack", page="runs")
+    assert (_stat(app, "Runs"), _stat(app, "Tried"), _stat(app, "Time")) == ("0", "0", "–")
+
+
 def test_a_run_without_a_partner_is_compared_with_one_of_as_large_a_pool(open_app: Open, tmp_path: Path) -> None:
     same = tmp_path / "zebra.kvpack"
     shutil.copy(SAMPLES / "leak.kvpack", same)
@@ -686,7 +709,7 @@ def test_a_leak_is_seen_as_such_on_every_page(open_app: Open) -> None:
         assert 'class="kv-alarm" title' in _html(app).split('data-stat="Lost"')[0].rsplit("<div", 1)[1]
     app = open_app(leak, page="waste", seq=str(seq))
     assert {t["name"] for t in _figure(app)["data"]} == {"lost", "filled", "empty"}
-    assert app.dataframe[0].value["sequence"][0] == "nobody: lost"
+    assert app.dataframe[0].value["sequence"][0] == "nobody: lost, counted apart above"
     assert int(app.dataframe[0].value["blocks"][0]) == lost
     block = int(np.flatnonzero(state.state == BlockState.LOST)[0])
     app = open_app(leak, page="blocks", seq=str(seq), block=str(block))
