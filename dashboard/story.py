@@ -28,10 +28,12 @@ def card(view: TraceView, place: Place) -> None:
         return
     life = lives[-1]
     slots(view, place, life)
-    st.markdown("**What happened last**")
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        st.markdown("**What happened last**")
+        whole = st.button("Whole biography", icon=":material/history:", key="to_biography")
     recent = [event for event in life.events if event.seq <= place.seq][-RECENT:]
     st.html(markup.log((event.seq, event.text) for event in reversed(recent)))
-    if st.button("Whole biography", icon=":material/history:", key="to_biography"):
+    if whole:
         go("biography")
 
 
@@ -77,7 +79,7 @@ def slots(view: TraceView, place: Place, life: Life) -> None:
         how = f"{name}, {'copied' if found.copied else 'written'} at event {found.seq:,}"
         writers[found.slot] = (how + (f" (before: {', '.join(others)})" if others else ""), colour)
         said.setdefault(name, colour)
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**Who wrote which slot** of b{life.block}#{life.gen}, {_when(place, life)}")
         if said:
             st.html(markup.chips(said.items()))
