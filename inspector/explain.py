@@ -24,7 +24,7 @@ from kvscope.inspector.source import Frozen, Names, TraceLike, frozen, row_of
 from kvscope.inspector.story import tell
 from kvscope.inspector.tokens import Makers
 from kvscope.inspector.units import counted
-from kvscope.traces.schema import Kind, unpack_range
+from kvscope.traces.schema import Kind, Reason, unpack_range
 
 
 def explain(
@@ -149,7 +149,8 @@ class _Context:
         tainted = [(*each, s) for s in self.seq_ids for each in self.tainted_tokens(s).items()]
         tokens = {token for token, _, _ in tainted}
         first = min(tainted, default=None)
-        verdict = "damaged" if self.token is None or self.token in tokens else "not-affected"
+        hit = self.token is None or self.token in tokens
+        verdict = "not-affected" if not hit else "same-prefix" if same_prefix else "damaged"
         source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
         blamed = cause_of(self.trace, self.result, source.first) if source.first is not None else None
         cause = blamed.finding if blamed is not None else None
@@ -236,7 +237,16 @@ class _Context:
             expected=self.write(foreign.expected),
             reader=self.names(int(events["seq_id"][foreign.row])),
             token=self.makers.token_of(foreign.row),
+            poison=self._poisoned(foreign),
         )
+
+    def _poisoned(self, foreign: Foreign) -> bool:
+        """Whether a look at the bytes (layer 3) found poison in the slot, for this reader, from this step on."""
+        events, size = self.trace.events[foreign.row :], self.trace.block_size
+        told = (events["kind"] == Kind.MISMATCH) & (events["reason"] == Reason.POISON)
+        told &= events["seq_id"] == self.trace.events["seq_id"][foreign.row]
+        told &= (events["block"] == foreign.slot // size) & (events["fill"] == foreign.slot % size)
+        return foreign.slot >= 0 and bool(told.any())
 
     def write(self, row: int) -> Write:
         """The write of a row."""

@@ -17,8 +17,8 @@ from kvscope.inspector.units import agrees, counted
 _VICTIMS = 12
 _STEPS = 12  # that are listed
 _SAME = (
-    "The same prefix was written: provenance compared every slot of these steps and found none wrong, so that no text\n"
-    "need differ; a trace holds no bytes, and what is told here is that another sequence wrote them."
+    "not damaged. Provenance compared every slot of its steps beside the tensors, and found the right prefix in each.\n"
+    "Events hold no bytes; by them alone another sequence wrote what it read:"
 )
 
 
@@ -35,8 +35,6 @@ def explanation_text(told: Explanation, trace: TraceLike, *, name: str = "run.kv
         parts.insert(0, f"(Writer {number} of {count} of this trace: the last one that has such a request.)")
     if told.read is not None:
         parts += _read(told, told.read)
-    if told.same_prefix:
-        parts.append(_SAME)
     if told.cause is not None:
         parts += _cause(told)
     if told.victims:
@@ -127,7 +125,7 @@ def _head(told: Explanation) -> list[str]:
     if told.verdict == "not-affected":
         return [f"{who}: token {told.token} is not affected: its step read what was written for it.",
                 *_made(told), f"The request is {where}."]  # fmt: skip
-    lines = [f"{who}: {where}."]
+    lines = [f"{who}: {_SAME} {where}." if told.same_prefix else f"{who}: {where}."]
     if told.token is not None and told.token != told.first_token:
         lines += [f"Token {told.token} is one of these.", *_made(told)]
     elif told.token is not None:
@@ -183,7 +181,7 @@ def _tainted(made: TokenStep) -> list[str]:
     held = f"{counted(read.count, 'position')} of these held foreign KV, the first of them {where}"
     if read.count == 1:
         held = f"1 of these positions held foreign KV: {where}"
-    return [f"    {held}", f"    it holds   {_write(read.found)}", f"    it should  {_write(read.expected, own=True)}"]
+    return [f"    {held}", f"    it holds   {_found(read)}", f"    it should  {_write(read.expected, own=True)}"]
 
 
 def _read(told: Explanation, read: BadRead) -> list[str]:
@@ -195,9 +193,15 @@ def _read(told: Explanation, read: BadRead) -> list[str]:
         *whose,
         f"{_came_out(told, read)}:",
         f"    position {read.position} lies in {_where(read)}",
-        f"    it holds   {_write(read.found)}",
+        f"    it holds   {_found(read)}",
         f"    it should  {_write(read.expected, own=True)}",
     ]  # fmt: skip
+
+
+def _found(read: BadRead) -> str:
+    """What lies in the first wrong slot: the last write, or what the block was filled with since."""
+    poison = "NaN, with which a freed block is filled; before that " if read.poison else ""
+    return poison + _write(read.found)
 
 
 def _where(read: BadRead) -> str:
@@ -223,7 +227,9 @@ def _write(write: Write, *, own: bool = False) -> str:
     if write.seq is None:
         if write.name == "another prefix":
             return "hold the KV of this request's own prefix, which was never in this block"
-        return "hold nothing yet: it was never written for this request" if own else "nothing that was written for it"
+        return (
+            "hold this request's own KV, which nobody had written there" if own else "nothing that was written for it"
+        )
     verb = "hold the write" if own else "the write"
     return f"{verb} of {write.name} (sequence {write.seq_id}), seq {write.seq}, step {write.step}"
 
@@ -248,6 +254,7 @@ def _victims(told: Explanation) -> list[str]:
     tokens = sum(v.tokens for v in told.victims)
     requests = {v.request if v.request is not None else ("s", v.seq_id) for v in told.victims}
     damage = "Others were damaged" if told.verdict == "clean" else "Blast radius"
+    damage = "By the events alone" if told.same_prefix else damage
     head = (
         f"{damage}: {counted(tokens, 'token')} of {counted(len(told.victims), 'sequence')} in "
         f"{counted(len(requests), 'request')}, taint followed through what tainted steps wrote:"

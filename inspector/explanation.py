@@ -32,6 +32,7 @@ class BadRead:
     expected: Write
     reader: str  # the sample that read it
     token: int | None  # the output token that came out of this step; None: a part of the prompt, or computed again
+    poison: bool = False  # a look at the bytes found the NaN there with which freed blocks and new lives are filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ class TokenStep:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a request's text is what it is. `verdict`: clean, damaged, not-affected (of the token asked for), or
-    unknown: the trace has no step that could have read anything, or some went through tables that nobody knows."""
+    """Why a request's text is what it is. `verdict`: clean, damaged, not-affected (of the token asked for), same-prefix
+    (another wrote what it read, and a look beside the tensors found the right prefix all the same), or unknown: the
+    trace has no step that could have read anything, or some went through tables that nobody knows."""
 
     request: str
     samples: list[str]

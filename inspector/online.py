@@ -70,6 +70,9 @@ class OnlineSanitizer:
     ) -> None:
         if reaction not in ("log", "raise"):
             raise UsageError(f"reaction is {reaction!r}: must be log or raise")
+        if trace is None and not hasattr(sink, "events"):
+            kept = f"{type(sink).__name__} gives no events back"
+            raise UsageError(f"{kept}: say where they can be read, such as trace=lambda: open_trace(recorder.path)")
         self.findings: list[Finding] = []
         self.checked = 0  # events looked at
         self.stopped = False  # whether it has stopped the engine

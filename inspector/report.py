@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from kvscope.inspector import link
@@ -23,8 +24,9 @@ LEGEND = "F free  Q quarantined  P private  S shared  C cached (ref 0)  W being 
 
 
 def report(
-    found: CheckResult | Finding | Story, trace: TraceLike, *, name: str = "run.kvtrace", most: int | None = None
-) -> str:
+    found: CheckResult | Finding | Story, trace: TraceLike, *, name: str = "run.kvtrace", most: int | None = None,
+    code_first: str = "",
+) -> str:  # fmt: skip
     """The text report of one finding, or of its story where that has been told, or of a whole check.
 
     Of findings with equal code and call site the first is told in full and the others are counted.
@@ -32,18 +34,20 @@ def report(
     Args:
         name: how the trace is named in copy-and-paste commands.
         most: tell at most so many groups of findings.
+        code_first: groups of this code come before the others, where it is known what to look for.
     """
     trace = frozen(trace)
     if isinstance(found, Finding):
         return _one(tell(found, trace), trace, name)
     if isinstance(found, Story):
         return _one(found, trace, name)
-    groups = group(found.findings, trace)
+    groups = sorted(group(found.findings, trace), key=lambda each: each.first.code != code_first)
     shown = groups if most is None else groups[:most]
     parts = [_one(tell(g.first, trace), trace, name) + _others(g, trace) for g in shown]
     if len(shown) < len(groups):
         more = len(groups) - len(shown)
-        parts.append(f"... and {more} more {agrees(more, 'kind', 'kinds')} of mistake; raise --max to see them")
+        told = f"`kvscope check {quote(name)} --max {len(groups)}` tells all"
+        parts.append(f"... and {more} more {agrees(more, 'kind', 'kinds')} of mistake; {told}")
     parts.append("=" * WIDTH)
     parts.append(totals(found, len(groups)))
     return "\n".join(parts)
@@ -268,7 +272,7 @@ def _others(found: FindingGroup, trace: TraceLike) -> str:
 
 def _view(finding: Finding, name: str) -> str:
     block = f" --block {finding.block}" if finding.block >= 0 else ""
-    return f"kvscope dashboard {name} --seq {finding.seq}{block}"
+    return f"kvscope dashboard {quote(name)} --seq {finding.seq}{block}"
 
 
 def _link(finding: Finding, name: str) -> str:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Serving:
         self.loop.start()
         say(f"serving {self.model} on http://{address[0]}:{address[1]}/v1   (Ctrl-C ends it)")
         if self.trace is not None:
-            say(f"  kvscope dashboard {self.trace}")
+            say(f"  kvscope dashboard {quote(str(self.trace))}")
         try:
             self._serve(self._app(settings), listener, settings)
         finally:

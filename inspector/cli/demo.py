@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -160,14 +161,14 @@ def _verdicts(fault: Fault, clean_check: Any, broken_check: Any, clean: Outcome,
     if broken.stopped:
         out.print(f"the broken manager ended it: {broken.stopped}", soft_wrap=True, markup=False)
     trace = open_trace(broken.trace)
-    sys.stdout.write("\n" + report(broken_check, trace, name=str(broken.trace), most=1) + "\n\n")
+    sys.stdout.write("\n" + report(broken_check, trace, name=str(broken.trace), most=1, code_first=fault.code) + "\n\n")
     damage, names = reads_of(trace, broken_check).damage, Names(trace.facts)
     hurt = [names(seq_id) for seq_id in sorted(damage, key=lambda seq_id: damage[seq_id].first_row)]
     if not hurt:
         sys.stdout.write("nobody read foreign KV in this run\n")
         return
     sys.stdout.write(f"foreign KV was read by {joined(hurt)}\n")
-    sys.stdout.write(f"Explain: kvscope explain {broken.trace} --request {hurt[0]}\n")
+    sys.stdout.write(f"Explain: kvscope explain {quote(str(broken.trace))} --request {quote(hurt[0])}\n")
 
 
 def _record(good: bool, fault: Fault, *runs: tuple[Outcome, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ def explain(
 ) -> None:
     """Say why a request's text went wrong: the first foreign read, the write behind it, and who else was hit.
 
-    Exits 0 when the request (or the token) is clean, 1 when it is damaged, 2 when there is no such request or the
-    trace has no steps, so that nothing is known of what it read.
+    Exits 0 when the request (or the token) is clean, or provenance found the right prefix in all that it read, 1 when
+    it is damaged, 2 when there is no such request or the trace has no steps, so that nothing is known of what it read.
 
     Example: kvscope explain run.kvtrace --request haiku
     """

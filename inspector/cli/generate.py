@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -304,7 +305,8 @@ class _View:
         pace = f", {self.rate:.1f} tokens/s" if self.rate else ""
         say(f"\n{counted(self.tokens, 'token')} generated{pace}")
         if trace is not None:
-            say(f"trace: {trace}\n  kvscope check {trace}\n  kvscope dashboard {trace}")
+            named = quote(str(trace))
+            say(f"trace: {trace}\n  kvscope check {named}\n  kvscope dashboard {named}")
 
 
 class _Quiet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,4 +30,4 @@ def samples(
         else:
             say(f"{make(sample, out, overwrite=overwrite)}: {sample.point}")
     if not only_list:
-        say(f"  kvscope dashboard {out}")
+        say(f"  kvscope dashboard {quote(str(out))}")

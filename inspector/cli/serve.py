@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -135,7 +136,7 @@ def serve(
             )  # fmt: skip
             serving.run(listener, settings)
     if serving.trace is not None:
-        say(f"trace: {serving.trace}\n  kvscope check {serving.trace}")
+        say(f"trace: {serving.trace}\n  kvscope check {quote(str(serving.trace))}")
 
 
 def _rotate(trace: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -111,7 +112,7 @@ def simulate(
         return
     show(Console(highlight=False), requests, shape, settings, rows)
     if trace is not None:
-        say(f"trace: {trace}\n  kvscope dashboard {_folder(trace, cells[0], cells)}")
+        say(f"trace: {trace}\n  kvscope dashboard {quote(str(_folder(trace, cells[0], cells)))}")
 
 
 def _is_on(text: str) -> bool:

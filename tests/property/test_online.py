@@ -212,7 +212,7 @@ def test_a_foreign_sink_is_watched_as_ours_is() -> None:
 
 def test_no_call_of_a_sink_is_left_to_chance() -> None:
     with compiled.using(False):  # a method in C tells no signature; it takes what the one in Python does
-        online = OnlineSanitizer(Foreign(4, 2), num_blocks=4, block_size=2)
+        online = OnlineSanitizer(Foreign(4, 2), num_blocks=4, block_size=2, trace=MemoryRecorder)
         ours = OnlineSanitizer(MemoryRecorder(num_blocks=4, block_size=2), num_blocks=4, block_size=2)
         for name in dir(EventSink):
             if not name.startswith("_"):

@@ -11,7 +11,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.report import report
 from kvscope.inspector.tokens import Makers
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import Kind, Reason
 
 
 def chunked() -> HandTrace:
@@ -157,3 +157,20 @@ def test_a_wrong_token_that_was_rolled_back_is_gone_on_from_by_nobody() -> None:
     trace.event(Kind.TRUNCATE, seq_id=1, aux=2)  # token 1 is dropped
     trace.event(Kind.RESUME, seq_id=1).alloc(1, seq_id=1).write(1, 0, 3, seq_id=1).begin((1, 0, 3, [(1, 1)])).end()
     assert [(v.first_token, v.tokens) for v in explain(trace, "haiku").victims] == [(None, 0)]
+
+
+def test_a_slot_that_was_filled_with_poison_is_not_said_to_hold_what_was_there_before() -> None:
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=9).alloc(0, seq_id=9).write(0, 0, 4, seq_id=9).begin((9, 0, 4, [(0, 1)])).end()
+    trace.release(0, seq_id=9).free(0).event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 1, seq_id=1)
+    trace.begin((1, 0, 2, [(0, 2)])).end()
+    assert "    it holds   the write of" in explanation_text(explain(trace, "haiku"), trace)
+    trace.event(
+        Kind.MISMATCH, reason=Reason.POISON, block=0, gen=2, fill=1, seq_id=1, aux=1, details=(0, 0, 1, -1, -1, -1)
+    )
+    told = explain(trace, "haiku")
+    assert told.read is not None
+    assert told.read.poison
+    text = explanation_text(told, trace)
+    assert "    it holds   NaN, with which a freed block is filled; before that the write of" in text
+    assert "    it should  hold this request's own KV, which nobody had written there" in text

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kvscope.errors import Sanitized
+from kvscope.errors import Sanitized, UsageError
 from kvscope.inspector import online as module
 from kvscope.inspector.online import OnlineSanitizer
+from kvscope.traces import PoolFacts, Recorder, open_trace
 from kvscope.traces.memory import MemoryRecorder
 from kvscope.traces.schema import Kind
 from kvscope.traces.sheet import Sheet
@@ -323,3 +325,11 @@ def test_rows_that_are_not_at_hand_are_read_back_and_each_looked_at_once(recorde
         online.check()
     assert noting.looks == looks
     assert online.checked == sum(recorded)
+
+
+def test_a_sink_that_gives_no_events_back_is_refused_before_the_first_one(tmp_path: Path) -> None:
+    """It went on to the first finding, and lost that to an AttributeError."""
+    with Recorder(tmp_path / "t.kvtrace", pool=PoolFacts(4, 4)) as recorder:
+        with pytest.raises(UsageError, match=r"Recorder gives no events back: say where .*trace=lambda: open_trace"):
+            OnlineSanitizer(recorder, num_blocks=4, block_size=4, reaction="raise")
+        OnlineSanitizer(recorder, num_blocks=4, block_size=4, trace=lambda: open_trace(recorder.path)).close()

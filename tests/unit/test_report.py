@@ -165,7 +165,7 @@ def test_at_most_so_many_kinds() -> None:
     assert len(group(result.findings, trace)) > 1
     text = report(result, trace, most=1)
     assert text.count("SUMMARY") == 1
-    assert "raise --max" in text
+    assert "`kvscope check run.kvtrace --max 3` tells all" in text
 
 
 def test_json_holds_the_same() -> None:
@@ -211,3 +211,11 @@ def test_many_holders_shorten_the_ledger() -> None:
     text = report(check(trace.write(0, 1, 2, seq_id=3)), trace)
     assert "... 17 more ..." in text
     assert "write  <== here" in text
+
+
+def test_commands_of_a_report_can_be_pasted_whatever_the_trace_is_called() -> None:
+    trace = underflow()
+    trace.at("other.py", 1, "f").alloc(1, seq_id=5).alloc(1, seq_id=6)
+    text = report(check(trace), trace, name="my runs/a b.kvtrace", most=1)
+    assert "View:    kvscope dashboard 'my runs/a b.kvtrace' --seq" in text
+    assert "`kvscope check 'my runs/a b.kvtrace' --max 3` tells all" in text

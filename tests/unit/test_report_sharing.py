@@ -158,12 +158,12 @@ def test_lockstep_writers_are_told_apart_from_damage() -> None:
     result = check(trace)
     assert {finding.code for finding in result.findings} == {"KV006"}
     made = explain(trace, "s0", result=result)
-    assert (made.verdict, made.same_prefix, made.cause and made.cause.code) == ("damaged", True, "KV006")
+    assert (made.verdict, made.same_prefix, made.cause and made.cause.code) == ("same-prefix", True, "KV006")
     text = explanation_text(made, trace)
-    assert "The same prefix was written: provenance compared every slot of these steps and found none wrong" in text
+    assert ": not damaged. Provenance compared every slot of its steps" in text
     assert explanation_json(made, trace)["same_prefix"] is True
     other = PLAYS["samples"].run(FAULTS["missing-copy"].manager())
-    assert "The same prefix" not in explanation_text(explain(other, "s0"), other)
+    assert "found the right prefix" not in explanation_text(explain(other, "s0"), other)
 
 
 @pytest.mark.parametrize("poisoned", [True, False])
