@@ -9,7 +9,7 @@ from kvscope.engine.block_arrays import BlockState
 from kvscope.engine.block_manager import BlockManager
 from kvscope.engine.prefix import Extras
 from kvscope.engine.tables import Copy, SequenceTable
-from kvscope.errors import FaultyCall
+from kvscope.errors import FaultyCall, OutOfBlocks
 from kvscope.traces.schema import Kind, Reason
 
 
@@ -72,12 +72,12 @@ class HalfDoneAdmission(BlockManager):
 
     def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
         hits = self.probe(tokens, extras).hits
-        for lblock, block in enumerate(hits):
-            self.pool.retain(block, Kind.HIT, seq_id=seq_id, lblock=lblock, reason=Reason.PREFIX_HIT)
-        cached = super().admit(seq_id, tokens, extras, resumed=resumed)
-        for lblock, block in enumerate(hits):
-            self.pool.release(block, seq_id=seq_id, lblock=lblock, reason=Reason.NONE)
-        return cached
+        try:
+            return super().admit(seq_id, tokens, extras, resumed=resumed)
+        except OutOfBlocks:
+            for lblock, block in enumerate(hits):
+                self.pool.retain(block, Kind.HIT, seq_id=seq_id, lblock=lblock, reason=Reason.PREFIX_HIT)
+            raise
 
 
 class ReleaseTwice(BlockManager):

@@ -36,7 +36,6 @@ UNTOLD = {
     "swap-without-lease": "the word that a transfer has run comes before it runs",
     "reads-before-arrival": "the word that a transfer has run comes long after it",
     "no-lookahead": "entries of a row that no event tells of",
-    "half-done-admission": "a table that is begun before its sequence",
     "slot-off-by-one": "the stage forgets where writes of a cancelled step would have gone",
     "foreign-write": "the stage keeps writes of a sequence that gave way",
 }
