@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -249,7 +250,7 @@ def test_paths_that_look_like_markup(
     for name in ("[red]x.kvtrace", "x[/]y.kvtrace"):
         status, _, err = kvscope(capsys, "generate", tiny_folder, "hi", "--max-tokens", 2, "--trace", name)
         assert status == 0
-        assert f"kvscope check {name}" in err
+        assert f"kvscope check {quote(name)}" in err
         assert (tmp_path / name / "manifest.json").exists()
 
 
