@@ -27,6 +27,7 @@ class Mark:
 
 
 def drawn(series: Series, axis: str, marks: Sequence[Mark], cause: str, colour: str, symbol: str) -> list[Any]:
+    """The marks of one cause as a trace of the figure; findings that would hide one another are one star."""
     if not marks:
         return []
     shown = [marks[i] for i in np.unique(np.linspace(0, len(marks) - 1, MAX_MARKS).astype(int))]

@@ -28,12 +28,10 @@ def card(view: TraceView, place: Place) -> None:
         return
     life = lives[-1]
     slots(view, place, life)
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        st.markdown("**What happened last**")
-        whole = st.button("Whole biography", icon=":material/history:", key="to_biography")
+    st.markdown("**What happened last**")
     recent = [event for event in life.events if event.seq <= place.seq][-RECENT:]
     st.html(markup.log((event.seq, event.text) for event in reversed(recent)))
-    if whole:
+    if st.button("Whole biography", icon=":material/history:", key="to_biography"):
         go("biography")
 
 
