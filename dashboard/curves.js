@@ -1,9 +1,10 @@
-// Measures over time on one canvas: the pool by state as a stack, and narrower curves below it, on one time axis.
-// Hover reads every curve at that time; a click picks the event.
+// Measures on one canvas: the pool by state as a stack, and narrower curves below it, on one axis of time, events or
+// steps (meta.axis). Hover reads every curve at that place; a click picks the event.
 //
 // Payload (little endian): u32 points, u32 bytes of JSON, the JSON padded to a multiple of 4, then f32 arrays of that
-// many points: seconds since meta.begin (NaN: a run ended, another began), the layers of the stack, the curves. The
-// event numbers are f64 and come last (at a multiple of 8).
+// many points: places on the axis from its beginning (NaN: a gap, which meta.gaps names in turn; meta.bases are the
+// numbers that the stretches between gaps begin with, null by time), the layers of the stack, the curves. The event
+// numbers are f64 and come last (at a multiple of 8); NaN in a run whose events are gone.
 
 const RIGHT = 10;
 const CUT_FROM = 0.08; // a gap that is longer than this share of all runs together is cut
@@ -42,6 +43,11 @@ function clock(seconds) {
   const s = Math.round(seconds);
   const two = (v) => String(v).padStart(2, "0");
   return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)} min` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)} h`;
+}
+
+// A number of the axis, as it is written.
+function place(data, v) {
+  return data.meta.axis === "time" ? clock(v) : Math.round(v).toLocaleString("en-US");
 }
 
 function step(range, wanted) {
@@ -192,7 +198,7 @@ function drawCurve(ctx, data, view, panel) {
 
 // Seconds to pixels. A gap between two runs that would squeeze them is cut to a width of its own: pieces of the axis
 // from left to right, runs and gaps in turn, each to its own scale.
-function scale(x, left, right) {
+function scale(x, { gaps: why, bases }, left, right) {
   const known = runs(x);
   const spans = known.map(([lo, hi]) => [x[lo], x[hi - 1]]);
   const lived = spans.reduce((sum, [a, b]) => sum + b - a, 0);
@@ -207,10 +213,10 @@ function scale(x, left, right) {
   spans.forEach(([a, b], k) => {
     if (k) {
       const width = cut[k - 1] ? cutWidth : gaps[k - 1] * each;
-      pieces.push({ a: spans[k - 1][1], b: a, p, q: p + width, gap: true, cut: cut[k - 1] });
+      pieces.push({ a: spans[k - 1][1], b: a, p, q: p + width, gap: true, cut: cut[k - 1], why: why[k - 1] });
       p += width;
     }
-    pieces.push({ a, b, p, q: p + (b - a) * each });
+    pieces.push({ a, b, p, q: p + (b - a) * each, shift: bases ? bases[k] - a : 0 });
     p += (b - a) * each;
   });
   const px = (v) => {
@@ -241,10 +247,10 @@ function drawGaps(ctx, root, data, view) {
     ctx.fillStyle = ink(root, 0.7);
     ctx.font = `${0.73 * rem()}px ${font(root)}`;
     ctx.textAlign = "center";
-    ctx.fillText("restart", (from + to) / 2, BETWEEN + 10);
+    ctx.fillText(gap.why, (from + to) / 2, BETWEEN + 10);
     if (gap.cut) {
       const middle = (from + to) / 2, foot = BETWEEN + high;
-      ctx.fillText(`after ${clock(gap.b - gap.a)}`, middle, BETWEEN + 10 + 0.95 * rem());
+      ctx.fillText(`after ${place(data, gap.b - gap.a)}`, middle, BETWEEN + 10 + 0.95 * rem());
       ctx.strokeStyle = ink(root, 0.7); // the axis is broken here
       ctx.beginPath();
       for (const x of [middle - 3, middle + 3]) {
@@ -261,14 +267,16 @@ function drawTimes(ctx, root, data, view) {
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
   ctx.fillStyle = ink(root, 0.65);
-  const every = step(view.drawn, (view.right - LEFT) / 110);
+  const { axis } = data.meta;
+  const every = Math.max(step(view.drawn, (view.right - LEFT) / 110), axis === "time" ? 0 : 1);
   let before = -Infinity;
-  for (const { a, b, p, q } of view.pieces.filter((piece) => !piece.cut)) {
-    for (let v = Math.ceil(a / every) * every; v <= b; v += every) {
+  for (const { a, b, p, q, shift = 0 } of view.pieces.filter((piece) => !piece.cut)) {
+    for (let v = Math.ceil((a + shift) / every) * every - shift; v <= b; v += every) {
       const x = p + ((v - a) / Math.max(b - a, 1e-9)) * (q - p);
       if (x < before + 4 * rem()) continue;
-      if (x > LEFT + 16 && x < view.right - 16) ctx.fillText(clock(v), x, view.height - AXIS + 7);
-      else if (v === 0) ctx.fillText("0", x, view.height - AXIS + 7);
+      const name = axis === "time" ? "" : `${axis} `;
+      if (x > LEFT + 16 && x < view.right - 16) ctx.fillText(name + place(data, v + shift), x, view.height - AXIS + 7);
+      else if (v + shift === 0) ctx.fillText("0", x, view.height - AXIS + 7);
       before = x;
     }
   }
@@ -305,7 +313,7 @@ function draw(root) {
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
   ctx.clearRect(0, 0, width, height);
   const right = width - RIGHT;
-  const view = { right, height, ...scale(data.x, LEFT, right) };
+  const view = { right, height, ...scale(data.x, data.meta, LEFT, right) };
   root.kvView = view;
   const [stack, ...low] = panels(data, height);
   drawStack(ctx, data, view, stack);
@@ -348,7 +356,11 @@ function hover(root, i) {
   tip.hidden = i < 0;
   if (i < 0) return;
   const { kvData: data } = root;
-  const lines = [`${clock(data.x[i])}, event ${data.seq[i].toLocaleString("en-US")}`];
+  const { axis } = data.meta, gone = Number.isNaN(data.seq[i]);
+  const { shift } = root.kvView.pieces.find((piece) => !piece.gap && data.x[i] <= piece.b && data.x[i] >= piece.a);
+  const told = place(data, data.x[i] + shift);
+  const at = { time: `${told}, `, step: `step ${told}, `, event: gone ? `event ${told}, ` : "" }[axis];
+  const lines = [at + (gone ? "of a run that is over: it cannot be opened" : `event ${data.seq[i].toLocaleString("en-US")}`)];
   data.meta.layers.forEach((layer, k) => data.layers[k][i] > 0 && lines.push(`${said(data.layers[k][i], "blocks")} ${layer.title}`));
   data.meta.curves.forEach((curve, k) => lines.push(`${curve.title}: ${said(data.curves[k][i], curve.unit)}`));
   tip.replaceChildren(...lines.map((line) => Object.assign(document.createElement("div"), { textContent: line })));

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvscope.dashboard.axes import AXES, MAX_POINTS, axis_values, shown_rows, x_of
+from kvscope.dashboard.axes import AXES, MAX_POINTS, axis_values, drawn_points, shown_rows, x_of, xs_of
 from kvscope.dashboard.layers import Stack, labels, stack_of
 from kvscope.dashboard.marks import Mark, drawn
 from kvscope.dashboard.palette import BLUE, BY_NAME, CAUSES, GREEN, MUTED, ORANGE, PHASES, PURPLE, hatch
 from kvscope.inspector.lanes import Bar, Lane
-from kvscope.inspector.measures import Series, decimate
+from kvscope.inspector.measures import Series
 
 _GRID = "rgba(123,135,148,0.18)"
 
@@ -213,16 +213,16 @@ def _bar_ends(bar: Bar, axis: str, start_ns: int) -> tuple[float, float]:
 def _held_line(lanes: Sequence[Lane], series: Series, axis: str, start_ns: int) -> go.Scatter:
     """Blocks held, all lanes in one curve with breaks between them; each lane's room is 0.36 high."""
     most = max((lane.max_held for lane in lanes), default=1) or 1
-    width = max(2, MAX_POINTS // (2 * max(len(lanes), 1)) - 2)
+    most_points = max(MAX_POINTS // max(len(lanes), 1), 6)
     x: list[float | None] = []
     y: list[float | None] = []
     said: list[int | None] = []
     for i, lane in enumerate(lanes):
-        keep, _ = decimate(np.arange(len(lane.held)), lane.held, width)
-        at = (lane.held_t_ns[keep] - start_ns) * 1e-9 if axis == "time" else lane.held_seq[keep]
+        at = (lane.held_t_ns - start_ns) * 1e-9 if axis == "time" else lane.held_seq
         if axis == "step":
-            at = np.asarray([x_of(series, axis, int(seq)) for seq in at])
-        x += [*at.tolist(), None]
+            at = xs_of(series, axis, at)
+        keep = drawn_points(at, lane.held, most_points)
+        x += [*at[keep].tolist(), None]
         y += [*(i + 0.44 - 0.34 * lane.held[keep] / most).tolist(), None]
         said += [*lane.held[keep].tolist(), None]
     return go.Scatter(
@@ -238,7 +238,7 @@ def _arrows(
     if not arrows:
         return [], []
     row = {lane.name: i for i, lane in enumerate(lanes)}
-    x = [x_of(series, axis, arrow.seq) for arrow in arrows]
+    x = xs_of(series, axis, np.asarray([arrow.seq for arrow in arrows], np.int64)).tolist()
     diamonds = go.Scatter(
         x=x, y=[row[arrow.target] - 0.16 for arrow in arrows], mode="markers", name="copy on write",
         marker={"color": GREEN, "size": 9, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvscope.dashboard.axes import AXES, MAX_POINTS, x_of
+from kvscope.dashboard.axes import AXES, MAX_POINTS, drawn_points, x_of, xs_of
 from kvscope.dashboard.palette import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, VERMILLION, hatch, ink_on
 from kvscope.inspector.holes import Holes
-from kvscope.inspector.measures import Series, decimate
+from kvscope.inspector.measures import Series
 
 _GRID = "rgba(128,140,152,0.22)"
 _SHARED = ((0.0, BLUE), (0.001, "#F6D08A"), (1.0, ORANGE))
@@ -47,11 +47,12 @@ def fragmentation(holes: Holes, series: Series, axis: str, cursor: int | None) -
     Args:
         series: of the same run, for where its events lie on the axis.
     """
-    keep, _ = decimate(np.arange(len(holes.seq)), holes.fragmentation, MAX_POINTS // 2)
+    x = xs_of(series, axis, holes.seq)
+    keep = drawn_points(x, holes.fragmentation, MAX_POINTS)
     values = holes.fragmentation[keep]
     figure = go.Figure(
         go.Scatter(
-            x=[x_of(series, axis, seq) for seq in holes.seq[keep].tolist()], y=values, mode="lines",
+            x=x[keep], y=values, mode="lines",
             line={"color": PURPLE, "width": 1.8, "shape": "hv"}, fill="tozeroy", connectgaps=False,
             customdata=np.column_stack([holes.largest[keep], holes.free[keep]]),
             hovertemplate="%{y:.1%}: largest hole %{customdata[0]:,} of %{customdata[1]:,} free<extra></extra>",

@@ -161,8 +161,13 @@ def place_in(view: TraceView, begun: Start) -> Place:
     if block >= view.num_blocks or block < -1:
         last = view.num_blocks - 1
         note(f"Block {block:,} was asked for: the pool has blocks 0 to {last:,}, and none of them is chosen.")
-    axis = choices.asked().get("axis", "event")
-    return Place(state["seq"], state["block"], axis if axis in AXES else "event")
+    axis = choices.asked().get("axis", usual_axis(view))
+    return Place(state["seq"], state["block"], axis if axis in AXES else usual_axis(view))
+
+
+def usual_axis(view: TraceView) -> str:
+    """What pictures go by where nothing else was chosen: of a run that goes on also the times when nothing comes."""
+    return "time" if view.live else "event"
 
 
 def telling(view: TraceView) -> Place:

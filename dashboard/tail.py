@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from kvscope.inspector.mirror import Contact, Mirror
 from kvscope.inspector.source import most_blocks
 from kvscope.traces import TraceReader
 from kvscope.traces.fold import BlockFold
-from kvscope.traces.sealed import Columns
+from kvscope.traces.sealed import Columns, holes
 
 HOLD_S = 20.0  # how old a view of a long trace that grows may be: what was measured of it stays true of it
 _OPENED = itertools.count()
@@ -72,6 +72,13 @@ class SharedReader(TraceReader):
         """See `TraceReader`."""
         with self._one:
             return super().details_between(lo, hi)
+
+
+class Run(NamedTuple):
+    """Which run a trace folder holds."""
+
+    begun_ns: int  # on the wall clock
+    folder: Path  # that a link leads to: what is left of a run may begin anew in another one
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ class Tail:
         """The pool and its measures as they are now, at a cost that only new events have."""
         with self._lock:
             if self._follower is None:
-                self._follower = Follower(self._reader, self._run or 0)
+                self._follower = Follower(self._reader, self._run.begun_ns if self._run else 0)
             with contextlib.suppress(TraceError):  # it is lost, and is shown as it was
                 self._refresh()
             reader, contact = self._reader, None if self._mirror is None else self._mirror.contact
@@ -202,7 +209,7 @@ class Tail:
         """A reader of the run that is there now (of a mirror's link: of what it names now, and will go on to)."""
         return SharedReader(self._path if self._mirror is None else self._path.resolve())
 
-    def _reopen(self, run: int | None, mark: tuple[tuple[str, int, int], ...]) -> bool:
+    def _reopen(self, run: Run | None, mark: tuple[tuple[str, int, int], ...]) -> bool:
         """Read it anew; `mark` is what its files were just before, and is kept only where that succeeds."""
         try:
             self._reader = self._open()
@@ -211,29 +218,34 @@ class Tail:
             if again or self._follower is None:
                 raise
             return False  # half of it is there: the new run is only just beginning
+        same = self._mirror is not None and run is not None and self._run is not None and (
+            run.begun_ns == self._run.begun_ns
+        )  # fmt: skip
         self._run, self._opened, self._mark, self._failed = run, next(_OPENED), mark, None
         if self._follower is not None:
-            self._follower = Follower(self._reader, run or 0, before=self._follower)
+            begun_ns = run.begun_ns if run else 0
+            self._follower = Follower(self._reader, begun_ns, before=self._follower, same_run=same)
         return True
 
     def _snapshot(self) -> TraceView:
         r, events = self._reader, self._reader.rows_on_demand
         self._looked_at = time.monotonic()
-        warnings = [] if self._mirror is not None and not r.dropped else list(r.warnings)
-        absent = [] if self._mirror is not None else [(max(lo, r.let_go), hi) for lo, hi in r.gaps if hi > r.let_go]
+        # (what a mirror writes is never closed, and is being written while it is read: that is no damage)
+        warnings = holes(r.gaps, r.let_go) if self._mirror is not None and not r.dropped else list(r.warnings)
+        absent = [(max(lo, r.let_go), hi) for lo, hi in r.gaps if hi > r.let_go]
         return (TraceView if isinstance(events, np.ndarray) else LongView)(
             self._name, self._path, events, r.seqs, most_blocks(r.num_blocks, events), r.block_size, r.block_bytes,
             list(r.sites), list(r.actors), list(r.facts), warnings, bool(r.clean), self._live, int(r.dropped),
-            self._opened, tuple(absent),
+            self._opened, tuple(absent), r.let_go,
             () if self._mirror is not None else tuple(r.damaged_records), r,
         )  # fmt: skip
 
 
-def _run_of(path: Path) -> int | None:
-    """Which run a trace folder holds: the wall clock, in ns, when it began. None for a packed one, or none at all."""
+def _run_of(path: Path) -> Run | None:
+    """Which run a trace folder holds; None for a packed one, or none at all."""
     try:
         clock = json.loads((path / "manifest.json").read_bytes())["clock"]
-        return int(clock["wall_ns"])
+        return Run(int(clock["wall_ns"]), path.resolve())
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

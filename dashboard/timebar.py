@@ -20,7 +20,7 @@ from kvscope.dashboard.axes import AXES
 from kvscope.dashboard.component import asked_keys, time_keys
 from kvscope.dashboard.numbers import count_text, duration_text
 from kvscope.dashboard.opened import TraceView, open_view, row_at
-from kvscope.dashboard.place import Place, move
+from kvscope.dashboard.place import Place, move, usual_axis
 from kvscope.dashboard.words import event_text, short_site
 from kvscope.errors import KVScopeError
 from kvscope.inspector.moments import event_at_step, event_at_time
@@ -64,7 +64,7 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
             if sliding["max_value"] > sliding["min_value"]:
                 st.slider(on_change=_take, args=(sliding["key"],), label_visibility="collapsed", **sliding)
         with by:
-            chosen = choices.one("axis", list(AXES), "event", key="axis", what="Time by")
+            chosen = choices.one("axis", list(AXES), usual_axis(view), key="axis", what="Time by")
             st.segmented_control("Time by", list(AXES), required=True, label_visibility="collapsed", width="stretch",
                                  help="What the slider and the pictures go by", **chosen)  # fmt: skip
         _caption(view, row)
@@ -93,7 +93,8 @@ def _seconds(view: TraceView, event: Any) -> float:
 
 def _caption(view: TraceView, row: int) -> None:
     event = view.events[row]
-    where = f"event {count_text(int(view.seqs[row]))} of {count_text(view.last_seq)}"
+    where = f"event {count_text(int(view.seqs[row]))}"
+    where += "" if view.live else f" of {count_text(view.last_seq)}"  # there are more by now
     step = f"step {int(event['step'])}" if event["step"] >= 0 else "before the first step"
     said = event_text(view, row, names_of(view))
     site = short_site(site_text(view, row))

@@ -38,6 +38,7 @@ class TraceView:
     dropped: int
     opened: int  # differs for each time a trace is opened anew
     absent: tuple[tuple[int, int], ...]  # [lo, hi) of the numbers of events that were recorded and are not there
+    let_go: int  # events below this number went by the recorder's own limits
     damaged_records: tuple[str, ...]  # what is wrong with the files of facts, names and details, a line for each
     reader: Any = field(repr=False, compare=False)
 

@@ -1,12 +1,14 @@
 """A trace that is being written, followed: the pool now and its measures so far, at a cost that only news have.
 
 Nothing here grows with the length of the run: every block's condition is folded in part by part, and the past is kept
-as a few hundred points that are thinned out as it grows, peaks and troughs kept. Measures mean what `measures` says.
+as a few hundred points that are thinned out as it grows: peaks and troughs are kept, and what stood over a stretch of
+time is drawn as it stood. Measures mean what `measures` says.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.inspector.lineup import Lineup
-from kvscope.inspector.measures import decimate
+from kvscope.inspector.measures import decimate, in_force
 from kvscope.inspector.source import IntArray, fold_before
 from kvscope.inspector.state import PoolState, pool_state
 from kvscope.inspector.sums import STATES, Part, PoolSums
 from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.schema import Kind, Reason
 
-POINTS = 1200  # of the past, at most; half of them after it was thinned out
+POINTS = 1200  # of the past, at most; two thirds of them after it was thinned out
 RATE_NS = 5_000_000_000  # tokens per second are a mean over so long
 
 _MEASURES = (*STATES, "table_entries", "held_blocks", "saved_blocks", "lost_blocks", "sharing_factor", "filled_slots",
@@ -35,7 +37,11 @@ Past = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Moment:
-    """What a growing trace shows at one look. `past` holds `wall_s`, `seq` and every measure; NaN where a run ended."""
+    """What a growing trace shows at one look.
+
+    `past` holds `wall_s`, `seq`, `step`, `run` (how many came before it) and every measure; NaN where events are
+    missing and where a run ended. A number in `seq` is one of the trace that is there only where `run` is `restarts`.
+    """
 
     rows: int
     seq: int  # of the last event, -1 where there is none
@@ -46,7 +52,8 @@ class Moment:
     cow_copies: int
     hit_tokens: int
     query_tokens: int
-    tokens_per_s: float | None
+    tokens_per_s: float | None  # over the last seconds to the present; 0 where nothing came for longer
+    idle_s: float  # how long nothing has come
     restarts: int  # how often another run took the place of the one before
     running: int  # sequences that hold blocks
     waiting: int  # sequences that were submitted, or preempted, and are not admitted
@@ -68,10 +75,13 @@ class Follower:
 
     Args:
         reader: a trace reader, refreshed by the caller. begun_ns: the wall clock at which the trace began.
-        before: the follower of the run that this one took the place of: its past stays, with a gap.
+        before: the follower of what was in this place: its past stays, with a gap. same_run: that was the same run, of
+            which events have been passed over since.
     """
 
-    def __init__(self, reader: Any, begun_ns: int = 0, before: Follower | None = None) -> None:
+    def __init__(
+        self, reader: Any, begun_ns: int = 0, before: Follower | None = None, *, same_run: bool = False
+    ) -> None:
         self._reader, self._begun_s = reader, begun_ns * 1e-9
         self._rows = 0
         self._kinds = np.zeros(256, np.int64)
@@ -81,10 +91,10 @@ class Follower:
         self._seq = self._step = -1
         self._begin()
         self._ended: list[tuple[int, int]] = []  # (t_ns, tokens) of the newest steps
-        self._past: Past = {name: np.empty(0) for name in ("wall_s", "seq", *_MEASURES)}
-        self._restarts = 0
+        self._past: Past = {name: np.empty(0) for name in ("wall_s", "seq", "step", "run", *_MEASURES)}
+        self._restarts, self._news = 0, time.monotonic()
         if before is not None:
-            self._restarts = before._restarts + 1
+            self._restarts = before._restarts + (0 if same_run else 1)
             self._past = {n: np.append(v, np.nan) if len(v) else v for n, v in before._past.items()}
 
     def _begin(self) -> None:
@@ -116,7 +126,8 @@ class Follower:
             rows=self._rows, seq=self._seq, step=self._step,
             pool=self._pool(), past=dict(self._past), counts=names,
             cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
-            tokens_per_s=self._rate(), restarts=self._restarts,
+            tokens_per_s=self._rate(time.monotonic() - self._news), idle_s=time.monotonic() - self._news,
+            restarts=self._restarts,
             running=len(self._lineup.running), waiting=len(self._lineup.waiting), lineup_known=self._lineup.known,
         )  # fmt: skip
 
@@ -128,7 +139,7 @@ class Follower:
         kind = part["kind"]
         if not len(kind):
             return
-        self._rows += len(kind)
+        self._rows, self._news = self._rows + len(kind), time.monotonic()
         self._fold.apply(part)
         where, values, _ = self._sums.follow(part)
         self._kinds += np.bincount(kind, minlength=256)[:256]
@@ -157,21 +168,24 @@ class Follower:
         rows = np.append(where, len(part["kind"]) - 1)
         new = {name: np.append(values[i], values[i, -1]) for i, name in enumerate(_MEASURES)}
         new["wall_s"] = self._begun_s + part["t_ns"][rows] * 1e-9
-        new["seq"] = part["seq"][rows].astype(np.float64)
+        new["seq"], new["step"] = (part[name][rows].astype(np.float64) for name in ("seq", "step"))
+        new["run"] = np.full(len(rows), float(self._restarts))
         holes = np.flatnonzero(part["kind"] == Kind.GAP)  # events were lost, or the writer came back: nothing is known
         before = np.searchsorted(rows, holes)
         new = {name: np.insert(column, before, np.nan) for name, column in new.items()}
         self._past = thinned({name: np.concatenate([self._past[name], new[name]]) for name in self._past})
 
-    def _rate(self) -> float | None:
+    def _rate(self, idle_s: float) -> float | None:
         if len(self._ended) < 2:
             return None
+        if idle_s * 1e9 > RATE_NS:
+            return 0.0
         span = self._ended[-1][0] - self._ended[0][0]
         return sum(n for _, n in self._ended[1:]) * 1e9 / span if span > 0 else None
 
 
 def thinned(past: Past, points: int = POINTS) -> Past:
-    """The same curves in at most `points` points: extremes of the telling ones stay, and the gaps between runs.
+    """The same curves in at most `points` points: what stood at each of many times, extremes, and gaps between runs.
 
     Old and new are thinned alike by time, so that the past does not crowd into the newest corner.
     """
@@ -179,21 +193,19 @@ def thinned(past: Past, points: int = POINTS) -> Past:
     if count <= points:
         return past
     gaps = np.flatnonzero(np.isnan(past["seq"]))
-    width = max((points // 2 - len(gaps)) // (2 * len(_PEAKS)), 1)
-    runs = _by_time(past["wall_s"], width)
-    keep = [gaps, np.array([0, count - 1])]
-    for name in _PEAKS:
-        for lo, hi in runs:
-            keep.append(lo + decimate(np.arange(hi - lo), past[name][lo:hi], 1)[0])
+    clock = _lived(past["wall_s"], gaps)
+    room = max(points * 2 // 3 - 3 * len(gaps), 8)
+    keep = [gaps, np.maximum(gaps - 1, 0), np.minimum(gaps + 1, count - 1), in_force(clock, room // 2)]
+    edges = np.searchsorted(clock, np.linspace(0.0, clock[-1], max(room // (4 * len(_PEAKS)), 1) + 1)[1:-1])
+    for lo, hi in itertools.pairwise(np.unique([0, *edges.tolist(), count]).tolist()):
+        keep += [lo + decimate(np.arange(hi - lo), past[name][lo:hi], 1)[0] for name in _PEAKS]
     kept = np.unique(np.concatenate(keep))
     return {name: values[kept] for name, values in past.items()}
 
 
-def _by_time(wall_s: npt.NDArray[np.float64], width: int) -> list[tuple[int, int]]:
-    """Up to `width` runs of neighbouring points, each as long in time."""
-    clock = np.where(np.isnan(wall_s), -np.inf, wall_s)
-    clock = np.maximum.accumulate(clock)
-    first, last = clock[0], clock[-1]
-    inner = np.searchsorted(clock, np.linspace(first, last, width + 1)[1:-1])
-    edges = np.unique(np.concatenate([[0], inner, [len(clock)]])).tolist()
-    return list(itertools.pairwise(edges))
+def _lived(wall_s: npt.NDArray[np.float64], gaps: IntArray) -> npt.NDArray[np.float64]:
+    """Seconds since the first point, those of the gaps left out: they are not drawn to scale."""
+    clock = np.maximum.accumulate(np.where(np.isnan(wall_s), -np.inf, wall_s))
+    spent = np.diff(clock)
+    spent[gaps[gaps < len(spent)]] = 0.0
+    return np.concatenate([[0.0], np.cumsum(spent)])

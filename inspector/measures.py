@@ -239,6 +239,24 @@ def decimate(x: npt.NDArray[Any], y: npt.NDArray[Any], width: int) -> tuple[npt.
     return x[keep], y[keep]
 
 
+def in_force(x: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """The points that stand at `count` places of an axis, evenly apart, and the first and the last one.
+
+    A curve that holds each value until the next point is drawn right at all those places by these points alone, however
+    unevenly the points lie: a burst whose last value then stands for a long time is drawn at that value.
+
+    Args:
+        x: where the points lie, rising.
+    """
+    if not len(x):
+        return np.empty(0, np.int64)
+    places = np.linspace(float(x[0]), float(x[-1]), max(count, 2))
+    found: npt.NDArray[np.int64] = np.unique(np.append(np.searchsorted(x, places, side="right") - 1, 0)).astype(
+        np.int64
+    )
+    return found
+
+
 def counts_by_part(trace: Frozen, names: Sequence[str]) -> Iterator[tuple[int, dict[str, IntArray]]]:
     """(first row, counts after each row of a part) for a whole trace; a long one is read a part at a time."""
     if trace.on_demand:

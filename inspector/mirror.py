@@ -2,7 +2,9 @@
 
 A thread asks the event feed for what is new and writes the same batches down; whoever reads the folder reads what a
 replay reads, in memory that does not grow with the run. When the server comes back as another run, the folder holds
-that one from then on, as it does when an engine records into the same folder again.
+that one from then on, as it does when an engine records into the same folder again. Where the server's recorder keeps
+the newest events only, the folder begins with what the others had made of the pool; so it does anew where they went
+before they had been fetched.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import numpy as np
 from kvscope.errors import KVScopeError, TraceError
 from kvscope.inspector.remote import Server, decode_events
 from kvscope.traces.bulk import BulkWriter
+from kvscope.traces.fold import BlockFold
+from kvscope.traces.retention import parse_base
 from kvscope.traces.sink import Frame, PoolFacts
 
 log = logging.getLogger(__name__)
@@ -105,6 +109,8 @@ class Mirror:
         if run != contact.run or self._writer is None:
             self._begin(run)
             return True
+        if self._overtaken(run, first, int(headers.get("x-kvscope-first", 0))):
+            return True
         seqs, events, details = decode_events(body)
         self._names(int(events["site"].max(initial=0)) + 1, int(events["actor"].max(initial=0)) + 1)
         self._facts()
@@ -124,8 +130,18 @@ class Mirror:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
-    def _begin(self, run: str) -> None:
-        """Another run: the folder is made anew."""
+    def _overtaken(self, run: str, wanted: int, left: int) -> bool:
+        """Whether the recorder has let go of events that are not here yet: then the folder begins anew behind them."""
+        if left <= wanted:
+            return False
+        base = parse_base(self.server.get("/base")[0])
+        if base is None or base[0] < left:  # it does not say what they made of the pool: they are missing, and told so
+            return False
+        self._begin(run, base)
+        return True
+
+    def _begin(self, run: str, base: tuple[int, BlockFold] | None = None) -> None:
+        """Another run, or what is left of one behind `base` (traces/retention.py): the folder is made anew."""
         said = self.server.json("/run")
         if not said.get("recorded"):
             raise TraceError(f"{self.server.url} records nothing: start it with --trace")
@@ -138,13 +154,15 @@ class Mirror:
         pool = PoolFacts(**{name: manifest["pool"][name] for name in names if name in manifest["pool"]})
         self._runs += 1
         self._writer = BulkWriter(self._home(self._runs), pool=pool, manifest=kept)
+        if base is not None:
+            self._writer.base(*base)
         link = self.folder.with_name(self.folder.name + ".new")
         link.symlink_to(self._home(self._runs).name)
         link.replace(self.folder)
         shutil.rmtree(self._home(self._runs - 2), ignore_errors=True)
         self._sites = self._actors = 1
         self._fact_byte = 0
-        self._tell(run=run, connected=True, said="", events=0, end=0, dropped=0)
+        self._tell(run=run, connected=True, said="", events=0 if base is None else base[0], end=0, dropped=0)
 
     def _home(self, run: int) -> Path:
         return self.folder.with_name(f"{self.folder.stem}-{run}{self.folder.suffix}")

@@ -1,18 +1,16 @@
-"""A running server's trace and pool, over its debug routes: reads like a trace folder, from another machine if need be.
+"""A running server's pool and events, over its debug routes, from another machine if need be.
 
-`RemoteTrace` mirrors the events that the server has recorded, and offers them as every offline function of the
-inspector reads a trace. Only the standard library speaks to the server.
+`inspector.mirror` keeps a trace folder up with them. Only the standard library speaks to the server.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
-import itertools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,7 @@ import numpy.typing as npt
 
 from kvscope.errors import TraceError, UsageError
 from kvscope.inspector.state import PoolState
-from kvscope.traces.details import DetailStore
 from kvscope.traces.schema import EVENT_DTYPE, EventArray
-from kvscope.traces.sink import UNKNOWN_SITE, Details, Site
-from kvscope.traces.tables import put_actors, put_sites
 
 MAX_ANSWER_BYTES = 256 << 20
 _BROKEN = (OSError, http.client.HTTPException)  # of a connection; the second is what a half answer gives
@@ -129,126 +124,6 @@ class Server:
             reason = getattr(error, "reason", error)
             reason = " ".join(str(getattr(reason, "strerror", None) or reason).split())
             raise Unreachable(f"cannot reach {self.url}: {reason}; is the server running?") from error
-
-
-class RemoteTrace:
-    """The trace of a running server, mirrored up to the last `refresh`; offers what a `TraceReader` does of it.
-
-    All of it is held in memory: for a look. `inspector.mirror` keeps up with a server for as long as it runs.
-
-    Args:
-        url, token, timeout_s: see `Server`.
-
-    Raises:
-        TraceError: the server cannot be reached, has no debug routes, or records nothing.
-    """
-
-    clean = False
-
-    def __init__(self, url: str, token: str | None = None, timeout_s: float = 10.0) -> None:
-        self.server = Server(url, token, timeout_s)
-        self.run: dict[str, Any] = self.server.json("/run")
-        if not self.run.get("recorded"):
-            raise TraceError(f"{self.server.url} records nothing: start it with --trace")
-        self.manifest: dict[str, Any] = self.run["manifest"]
-        self.num_blocks = int(self.manifest["pool"]["num_blocks"])
-        self.block_size = int(self.manifest["pool"]["block_size"])
-        self.block_bytes = int(self.manifest["pool"].get("block_bytes") or 0)
-        self.live, self.dropped = True, 0
-        self.facts: list[dict[str, Any]] = []
-        self.sites: list[Site] = [UNKNOWN_SITE]
-        self.actors: list[str] = ["unknown"]
-        self._details = DetailStore()
-        self._parts: list[tuple[npt.NDArray[np.int64], EventArray]] = []
-        self._all: tuple[npt.NDArray[np.int64], EventArray] = np.empty(0, np.int64), np.empty(0, EVENT_DTYPE)
-        self._next, self._fact_byte = 0, 0
-        self.refresh()
-
-    @property
-    def path(self) -> str:
-        """Where it is."""
-        return self.server.url
-
-    @property
-    def seqs(self) -> npt.NDArray[np.int64]:
-        """The seq of each row."""
-        return self._joined()[0]
-
-    @property
-    def events(self) -> EventArray:
-        """All rows so far, in seq order."""
-        return self._joined()[1]
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(self.events)
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """One line for each thing that makes the trace less than complete."""
-        return [f"{self.dropped} events were dropped by the writer"] if self.dropped else []
-
-    def detail(self, seq: int) -> tuple[int, ...] | None:
-        """The details of the row `seq`, None where it has none."""
-        return self._details.get(seq)
-
-    def details_of(self, kind: int) -> Details:
-        """(seqs, values) of every row of a kind that has details, in seq order."""
-        seqs, offsets, values = self.detail_arrays(kind)
-        ends, flat = offsets.tolist(), values.tolist()
-        return seqs, [tuple(flat[lo:hi]) for lo, hi in itertools.pairwise(ends)]
-
-    def detail_arrays(self, kind: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """`details_of` without a Python object per row: (seqs, offsets, values)."""
-        return self._details.of_kind(kind, self.seqs, self.events["kind"])
-
-    def refresh(self) -> bool:
-        """Fetch what was recorded since; True when there are new events.
-
-        Raises:
-            TraceError: the server is gone (`live` is False from then on), or another run has taken its place.
-        """
-        before = self._next
-        try:
-            self._same_run()
-            while self._fetch():
-                pass
-            fresh = self.server.json(f"/facts?from_byte={self._fact_byte}")
-            names = self.server.json("/names") if self._next > before else {"sites": [], "actors": []}
-        except TraceError:
-            self.live = False
-            raise
-        self.facts += fresh["facts"]
-        self._fact_byte = int(fresh["next"])
-        put_sites(names["sites"], self.sites, 1)
-        put_actors(names["actors"], self.actors, 1)
-        return self._next > before
-
-    def _same_run(self) -> None:
-        run = self.server.json("/run").get("run")
-        if run != self.run["run"]:
-            raise TraceError(f"{self.server.url} has been started anew (run {run}): open it again")
-
-    def _fetch(self) -> bool:
-        """One answer of the event feed; True when there is more."""
-        body, headers = self.server.get(f"/events?from_seq={self._next}")
-        self.dropped = int(headers.get("x-kvscope-dropped", 0))
-        seqs, events, details = decode_events(body)
-        if len(seqs):
-            self._parts.append((seqs, events))
-            self._details.add(0, details)
-        self._next = int(headers["x-kvscope-next"])
-        return bool(len(seqs)) and self._next < int(headers["x-kvscope-end"])
-
-    def _joined(self) -> tuple[npt.NDArray[np.int64], EventArray]:
-        if self._parts:
-            parts, self._parts = [self._all, *self._parts], []
-            seqs, events = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            put_sites([], self.sites, int(events["site"].max(initial=0)) + 1)
-            put_actors([], self.actors, int(events["actor"].max(initial=0)) + 1)
-            self._all = seqs, events
-        return self._all
 
 
 def decode_events(body: bytes) -> tuple[npt.NDArray[np.int64], EventArray, Any]:

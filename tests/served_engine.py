@@ -39,10 +39,15 @@ def until(true: Callable[[], Any], seconds: float = 60) -> None:
 @contextmanager
 def serving(loaded: LoadedModel, folder: Path | None, *, sanitize: bool = False, manager: Any = BlockManager,
             blocks: int = BLOCKS, reaction: Any = "log", http: Any = "auto", port: int = 0, token: str | None = None,
-            run_id: str = "abc") -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
-    """A server on a free port (or `port`), in a thread: its address, its engine loop, and what watches it."""
+            run_id: str = "abc", limits: dict[str, Any] | None = None,
+            ) -> Iterator[tuple[str, EngineLoop, Watch]]:  # fmt: skip
+    """A server on a free port (or `port`), in a thread: its address, its engine loop, and what watches it.
+
+    Args:
+        limits: options of its recorder.
+    """
     facts = PoolFacts(blocks, SLOTS, SLOTS * loaded.config.bytes_per_token(4))
-    recorder = None if folder is None else Recorder(folder, pool=facts)
+    recorder = None if folder is None else Recorder(folder, pool=facts, **(limits or {}))
     sink: Any = recorder
     if sanitize and recorder is not None:
         sink = OnlineSanitizer(recorder, num_blocks=blocks, block_size=SLOTS, reaction=reaction,

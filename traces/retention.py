@@ -160,11 +160,18 @@ def dump_base(seq: int, fold: BlockFold) -> bytes:
 def load_base(place: Place) -> tuple[int, BlockFold] | None:
     """(seq, what all rows below it have made of the pool); None where there is none, or it is damaged."""
     try:
-        data = place.read(BASE)
+        return parse_base(place.read(BASE))
+    except OSError:
+        return None
+
+
+def parse_base(data: bytes) -> tuple[int, BlockFold] | None:
+    """What the bytes of `base.bin` say; None where they are damaged."""
+    try:
         magic, crc = _HEAD.unpack_from(data)
         if magic != MAGIC or zlib.crc32(memoryview(data)[_HEAD.size :]) != crc:
             return None
         (seq,) = struct.unpack_from("<q", data, _HEAD.size)
         return seq, BlockFold.from_bytes(data[_HEAD.size + 8 :])
-    except (OSError, struct.error, ValueError):
+    except (struct.error, ValueError):
         return None

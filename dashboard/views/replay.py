@@ -25,7 +25,7 @@ from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
 from kvscope.dashboard.stats import LOST, Cell, lost_cells, waste_title
 from kvscope.errors import KVScopeError
-from kvscope.inspector.following import thinned
+from kvscope.inspector.following import Moment, thinned
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
 from kvscope.inspector.units import counted
@@ -135,7 +135,7 @@ class _Shown:
     cells: list[tuple[str, str, str, str]]
     status: str
     events: int
-    cursor_s: float | None
+    cursor: float | None  # on the axis of the curves
     dropped: int
 
 
@@ -158,7 +158,7 @@ def _refresh(view: TraceView, place: Place, moves: bool, mode: str) -> None:
         if moves and seq >= view.last_seq:
             st.session_state.update(playing=False, seq=view.last_seq, moved=True)
             st.rerun()
-        shown = _recorded(view, seq, moves)
+        shown = _recorded(view, seq, moves, place.axis)
     st.session_state["live_seq"] = shown.pool.seq
     _draw(view, place, shown, mode)
 
@@ -184,8 +184,8 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
 
         picked = block_map(make, key="live_map")
     with right:
-        ticks = [] if view.live else _ticks(view)
-        payload = curves.encode(shown.past, shown.num_blocks, cursor_s=shown.cursor_s, marks=ticks,
+        ticks = [] if view.live else _ticks(view, place.axis)
+        payload = curves.encode(shown.past, shown.num_blocks, axis=place.axis, cursor=shown.cursor, marks=ticks,
                                 waste=waste_title(view))  # fmt: skip
         chosen = curves_element(payload, key="live_curves")
     if picked is not None:
@@ -202,12 +202,31 @@ def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
     pool, cursor, cells = moment.pool, None, _live_cells(now, waste_title(view))
     if not moves:
         pool, cells = pool_at(view, place.seq), _cells_at(view, *_row_of(view, place.seq))
-        at = int(np.searchsorted(np.nan_to_num(moment.past["seq"], nan=-1.0), place.seq, side="right")) - 1
-        cursor = float(moment.past["wall_s"][at]) if len(moment.past["seq"]) and at >= 0 else None
+        cursor = _cursor(moment.past, place)
     status = now.status if moves or now.status != "live" else "paused"
     if now.contact is not None:
         status = "away" if now.status == "gone" else "behind" if now.contact.behind > BEHIND else status
-    return _Shown(pool, moment.past, now.num_blocks, now.block_bytes, cells, status, moment.rows, cursor, now.dropped)
+    past = _to_the_present(moment) if now.status == "live" else moment.past
+    return _Shown(pool, past, now.num_blocks, now.block_bytes, cells, status, moment.seq + 1, cursor, now.dropped)
+
+
+def _cursor(past: dict[str, npt.NDArray[Any]], place: Place) -> float | None:
+    """Where the event of the page lies among the points of the newest run; None before the first of them."""
+    seqs = np.where(curves.of_newest_run(past), past["seq"], -1.0)
+    at = int(np.searchsorted(np.nan_to_num(seqs, nan=-1.0), place.seq, side="right")) - 1
+    if at < 0 or seqs[at] < 0:
+        return None
+    return float(place.seq) if place.axis == "event" else float(curves.x_values(past, place.axis)[at])
+
+
+def _to_the_present(moment: Moment) -> dict[str, npt.NDArray[Any]]:
+    """The past up to now: where nothing comes, all stays as it is."""
+    past = moment.past
+    if not len(past["seq"]) or np.isnan(past["seq"][-1]):
+        return past
+    past = {name: np.append(values, values[-1]) for name, values in past.items()}
+    past["wall_s"][-1] += moment.idle_s
+    return past
 
 
 def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
@@ -217,6 +236,8 @@ def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
     speed = None if m.tokens_per_s is None or now.status == "gone" else f"{m.tokens_per_s:,.0f}"
     least = "" if m.lineup_known else "≥ "
     running, waiting = f"{least}{count_text(m.running)}", f"{least}{count_text(m.waiting)} waiting"
+    if now.status == "gone":  # nobody runs them
+        running, waiting = ABSENT, ""
     return [
         _held(int(held), now.num_blocks),
         *_free_or_lost(int(m.now("free") or 0), int(m.now("lost_blocks") or 0), now.block_bytes),
@@ -244,14 +265,15 @@ def _free_or_lost(free: int, lost: int, block_bytes: int) -> tuple[Cell, ...]:
 def _past(key: tuple[Any, ...], _view: TraceView) -> dict[str, npt.NDArray[Any]]:
     series = measured(_view)
     past = {name: np.asarray(getattr(series, name), dtype=np.float64) for name in MEASURES}
-    past["seq"], past["wall_s"] = series.seq.astype(np.float64), series.t_ns * 1e-9
+    past["seq"], past["step"] = series.seq.astype(np.float64), series.step.astype(np.float64)
+    past["wall_s"], past["run"] = series.t_ns * 1e-9, np.zeros(len(series))
     return thinned(past)
 
 
-def _recorded(view: TraceView, seq: int, moves: bool) -> _Shown:
+def _recorded(view: TraceView, seq: int, moves: bool, axis: str) -> _Shown:
     """A frame of a trace that is complete."""
     series, row = _row_of(view, seq)
-    cells, at = _cells_at(view, series, row), float(series.t_ns[row]) * 1e-9
+    cells, at = _cells_at(view, series, row), _on_axis(series.seq[row], series.step[row], series.t_ns[row], axis)
     status = "play" if moves else "still"
     return _Shown(
         pool_at(view, seq), _past(view.id, view), view.num_blocks, view.block_bytes, cells, status, seq, at, 0
@@ -284,9 +306,18 @@ def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str,
     ]  # fmt: skip
 
 
-def _ticks(view: TraceView) -> list[Tick]:
-    """Findings on the time axis."""
+def _ticks(view: TraceView, axis: str) -> list[Tick]:
+    """Findings on the axis."""
     colour, _ = CAUSES["finding"]
     found = list(findings_so_far(view) or ())[:200]
+    if not found:
+        return []
     rows = np.asarray([row_at(view, f.seq) for f in found], dtype=np.int64)
-    return [Tick(t_ns * 1e-9, colour) for t_ns in view.events[rows]["t_ns"].tolist()] if found else []
+    events = view.events[rows]
+    places = zip(np.asarray(view.seqs)[rows].tolist(), events["step"].tolist(), events["t_ns"].tolist(), strict=True)
+    return [Tick(_on_axis(*place, axis), colour) for place in places]
+
+
+def _on_axis(seq: int, step: int, t_ns: int, axis: str) -> float:
+    """Where an event of a complete trace lies."""
+    return float(seq) if axis == "event" else float(max(step, 0)) if axis == "step" else float(t_ns) * 1e-9

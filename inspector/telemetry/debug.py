@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import weakref
@@ -23,7 +24,7 @@ from kvscope.inspector.findings import check
 from kvscope.inspector.telemetry.feed import ARROW, encode_events, encode_pool
 from kvscope.inspector.telemetry.gauges import pool_now, state_now
 from kvscope.traces.files import read_lines
-from kvscope.traces.folder import ACTORS, FACTS, SITES
+from kvscope.traces.folder import ACTORS, BASE, FACTS, SITES
 from kvscope.traces.place import place_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _trace_routes(router: APIRouter, watch: Watch) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
     ) -> Response:
         """Rows from `from_seq` on as one Arrow stream; `x-kvscope-next` is where to go on, `x-kvscope-end` what is
-        there so far, `x-kvscope-run` whose they are.
+        there so far, `x-kvscope-first` the lowest number that is left, `x-kvscope-run` whose they are.
         """
         from kvscope.traces.follow import Follower
 
@@ -136,10 +137,18 @@ def _trace_routes(router: APIRouter, watch: Watch) -> None:
         with watch.reading():
             follower.refresh()
             data, rows, after = encode_events(follower.rows(from_seq, limit))
-            end = follower.end
+            first, end = follower.first, follower.end
         headers = {"x-kvscope-next": str(after if rows else min(from_seq, end)), "x-kvscope-end": str(end),
+                   "x-kvscope-first": str(first),
                    "x-kvscope-dropped": str(follower.dropped), "x-kvscope-run": watch.run_id}  # fmt: skip
         return Response(data, media_type=ARROW, headers=headers)
+
+    @router.get("/base", response_class=Response)
+    def base() -> Response:
+        """`base.bin`: what events that were let go had made of the pool; empty where the trace has its first one."""
+        with place_of(folder()) as place, contextlib.suppress(FileNotFoundError):
+            return Response(place.read(BASE), media_type="application/octet-stream")
+        return Response(b"", media_type="application/octet-stream")
 
     @router.get("/facts")
     def facts(from_byte: Annotated[int, Query(ge=0, le=_MOST)] = 0) -> JSONResponse:

@@ -491,6 +491,36 @@ class TestPoorTraces:
         assert not app.exception
         assert not app.error
 
+    @pytest.mark.parametrize("how", ["lost", "let go", "let go, going on", "let go, long"])
+    def test_the_first_events_are_gone(
+        self, open_app: Open, toy_engine: Any, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every page, of a trace that was damaged and of one whose recorder keeps the newest events."""
+        path, limit = tmp_path / "rest.kvtrace", None if how == "lost" else 1 << 16
+        sink = Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES), sealing="inline", hot_rows=512,
+                        seal_rows=250, max_batches=4, max_bytes=limit)  # fmt: skip
+        with sink:
+            engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+            for _ in range(12):
+                toy_engine.workload(engine)
+                engine.run()
+            if how == "let go, going on":
+                self._all_pages(open_app(path), path, said="were let go")
+        if how == "lost":
+            for gone in path.glob("events-00000.*"):
+                gone.unlink()
+        if how == "let go, long":
+            monkeypatch.setattr(trace_reader, "SETTLED_ROWS", 100)
+        self._all_pages(open_app(path), path, said="missing" if how == "lost" else "were let go")
+
+    def _all_pages(self, app: AppTest, path: Path, said: str) -> None:
+        assert open_trace(path).gaps[0][0] == 0
+        for page in PAGES:
+            app.query_params["page"] = page
+            app.run()
+            assert not app.exception, page
+            assert said in _said(app) + " ".join(e.value for e in app.error), page
+
 
 def test_overwritten_trace_is_read_anew(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
     path = toy_engine.record(tmp_path, num_blocks=32)

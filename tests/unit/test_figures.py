@@ -67,6 +67,16 @@ class TestOccupancy:
         assert np.array_equal(shown["shared"].y, measured.shared)
         assert np.array_equal(shown["shared"].x, measured.seq)
 
+    def test_what_stood_for_long_is_drawn_as_it_stood(self) -> None:
+        """Bursts with a quiet time behind each: its value there is the one that the burst ended with."""
+        long = _long(200_000)
+        burst = np.arange(200_000) // 4_999
+        long = replace(long, t_ns=burst * 10**9)
+        free = _traces_by_name(figures.occupancy(long, "time"))["free"]
+        for one in range(int(burst[-1])):
+            stood = int(long.free[np.flatnonzero(burst == one)[-1]])
+            assert free.y[np.searchsorted(free.x, one + 0.5) - 1] == stood
+
     @pytest.mark.parametrize("axis", list(AXES))
     def test_long_traces_are_thinned_and_peaks_survive(self, axis: str) -> None:
         long = _long(200_000)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvscope.inspector.following import POINTS, Follower, thinned
 from kvscope.inspector.measures import MEASURES, series
@@ -83,6 +86,46 @@ def test_lost_events_are_a_gap_in_the_curves(tmp_path: Path) -> None:
         moment = Follower(open_trace(path)).look()
     assert np.isnan(moment.past["seq"]).sum() == 1
     assert moment.now("private") == 2
+
+
+def _held(past: dict[str, np.ndarray], name: str, at: np.ndarray) -> np.ndarray:
+    """A curve at some times: each value stands until the next point."""
+    return past[name][np.searchsorted(past["wall_s"], at, side="right") - 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60)), min_size=60, max_size=120),
+    st.sampled_from([1, 4, 30]),
+    st.integers(0, 9),
+)
+def test_what_stood_is_drawn_as_it_stood(bursts: list[tuple[float, int]], parts: int, seed: int) -> None:
+    """Bursts with quiet times between them, thinned again and again: no long quiet time shows a value that passed."""
+    begins = np.cumsum([wait + 1e-3 for wait, _ in bursts])
+    wall_s = np.repeat(begins, [40 * count for _, count in bursts])
+    values = np.random.default_rng(seed).integers(0, 50, len(wall_s)).astype(float)
+    whole = dict.fromkeys(("free", "shared", "sharing_factor", "tail_waste", "private"), values)
+    whole |= {"wall_s": wall_s, "seq": np.arange(len(wall_s), dtype=float)}
+    small = {name: column[:0] for name, column in whole.items()}
+    for rows in np.array_split(np.arange(len(wall_s)), parts):
+        small = thinned({name: np.append(small[name], column[rows]) for name, column in whole.items()})
+    assert len(small["seq"]) <= POINTS
+    total = begins[-1] - begins[0]
+    quiet = np.flatnonzero(np.diff(begins) > total / 100)
+    middle = (begins[quiet] + begins[quiet + 1]) / 2
+    for name in ("private", "free"):
+        np.testing.assert_array_equal(_held(small, name, middle), _held(whole, name, middle))
+
+
+def test_speed_of_an_engine_that_rests_is_none(toy_traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = Follower(open_trace(toy_traces["clean"]))
+    moment = follower.look()
+    assert moment.tokens_per_s is not None
+    assert moment.tokens_per_s > 0
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    moment = follower.look()
+    assert (moment.tokens_per_s, moment.idle_s > 50) == (0.0, True)
 
 
 def test_thinning_keeps_peaks_ends_and_gaps() -> None:

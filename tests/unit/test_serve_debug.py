@@ -23,7 +23,7 @@ from kvscope.inspector.biography import biography
 from kvscope.inspector.faults import FAULTS
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import summary
-from kvscope.inspector.remote import RemoteTrace, Server
+from kvscope.inspector.remote import Server
 from kvscope.inspector.state import state_at
 from kvscope.inspector.telemetry.watch import Watch
 from kvscope.traces import open_trace
@@ -180,22 +180,6 @@ def test_too_many_listeners_and_a_listener_that_leaves(served_engine: ModuleType
     served_engine.until(lambda: served_engine.get(base, "/live?frames=1").status_code == 200)
 
 
-def test_a_remote_trace_reads_like_its_folder(served_engine: ModuleType, base: str, folder: Path) -> None:
-    remote = RemoteTrace(f"{base}/v1")
-    served_engine.ask(base, prompt="the cat sat on the mat and the dog", n=3, max_tokens=9)
-    assert remote.refresh()
-    assert not remote.refresh()
-    trace = open_trace(folder)
-    assert (remote.num_blocks, remote.block_size, remote.block_bytes) == (BLOCKS, SLOTS, trace.block_bytes)
-    assert (remote.events == trace.events).all()
-    assert remote.facts == trace.facts
-    assert list(remote.actors) == list(trace.actors)
-    assert list(remote.sites) == list(trace.sites)
-    ours, theirs = summary(remote), summary(trace)  # type: ignore[arg-type]
-    assert {k: v for k, v in ours.items() if k != "health"} == {k: v for k, v in theirs.items() if k != "health"}
-    assert check(remote).events == len(trace.events)  # type: ignore[arg-type]
-
-
 def test_a_state_under_load(served_engine: ModuleType, loaded: LoadedModel, tmp_path: Path) -> None:
     with served_engine.serving(loaded, tmp_path / "load.kvtrace") as (base, _, _):
         body = {"model": "m", "prompt": "the cat", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 2}
@@ -217,8 +201,6 @@ def test_without_a_trace_the_pool_is_told_and_the_rest_refused(served_engine: Mo
             reply = served_engine.get(base, path)
             assert (reply.status_code, "--trace" in reply.json()["error"]["message"]) == (400, True)
         assert next(frames(base, 1))["totals"] is None
-        with pytest.raises(TraceError, match="records nothing"):
-            RemoteTrace(base)
 
 
 def test_findings_of_the_sanitizer(served_engine: ModuleType, loaded: LoadedModel, tmp_path: Path) -> None:
@@ -239,4 +221,4 @@ def test_no_server_and_no_url_are_one_line() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(TraceError, match="cannot reach"):
-            RemoteTrace(f"http://127.0.0.1:{free.getsockname()[1]}")
+            Server(f"http://127.0.0.1:{free.getsockname()[1]}").json("/run")
