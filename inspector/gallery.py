@@ -71,7 +71,7 @@ SAMPLES: dict[str, Sample] = {
         Sample("garbled-race", "two samples write one block at once: open the finding, and see who wrote",
                "gen:requests=8,rate=20,system=48,prompt=10-50,output=20-40,samples=3,seed=2", 96,
                fault="count-read-too-soon"),
-        Sample("leak", "24 of 33 preemptions lose a block: half of the pool never comes back, though nobody holds it",
+        Sample("leak", "each preemption keeps a block: half of the pool never comes back, though nobody holds it",
                "gen:requests=36,rate=60,prompt=40-120,output=40-120,seed=3", 48, fault="leak-on-preempt"),
         Sample("prefix-sharing", "a system prompt of 512 tokens, kept once for all: it saves up to 5.5 times the pool",
                "gen:requests=32,rate=30,system=512,prompt=20-60,output=60-120,samples=2,seed=4", 256),

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import actor_of, row_of
-from kvscope.inspector.story import Story, moment, preempted_with
+from kvscope.inspector.story import Story, moment
 
 _LEAK = "KV005"
 MOST_EVENTS = 24  # of a chain: the newest
@@ -60,9 +60,6 @@ def interleaving(story: Story, trace: Any) -> Interleaving:
     for holder in story.holders:
         roles.setdefault(holder.since_seq, []).append("held since")
     roles.setdefault(finding.seq, [])
-    left = preempted_with(trace, finding) if finding.code == _LEAK and finding.seq_id >= 0 else None
-    if left is not None:
-        roles.setdefault(left, []).append("gave back all but this")
     lanes: dict[tuple[int, str], int] = {}
     actors: dict[int, list[str]] = {}
     links = []
@@ -79,7 +76,7 @@ def interleaving(story: Story, trace: Any) -> Interleaving:
         for (seq_id, who), at in lanes.items()
     )
     seqs = [link.seq for link in links]
-    due = seqs.index(finding.seq if left is None else left) + (finding.code == _LEAK)
+    due = seqs.index(finding.seq) + (finding.code == _LEAK)
     return Interleaving(named, tuple(links), story.missing, due)
 
 

@@ -280,9 +280,8 @@ def missing(trace: TraceLike, finding: Finding, names: Names) -> str:
     if finding.code == "KV005" and (due := _due(trace, finding)):
         return due
     if finding.code == "KV005" and who:
-        preempted = preempted_with(trace, finding)
-        if preempted is not None:
-            return f"the release of {name} by {who} when it was preempted (seq {preempted})"
+        if trace.events[row_of(trace, finding.seq)]["kind"] == Kind.PREEMPT:
+            return f"the release of {name} by {who} when it was preempted (seq {finding.seq})"
         return f"a release of {name} by {who} was due after seq {finding.seq}"
     return ""
 
@@ -310,22 +309,6 @@ def _published_unwritten(trace: TraceLike, finding: Finding) -> int | None:
     filled = {w.slot for w in slot_writers(trace, events, rows[rows < published[-1]].tolist())}
     lacking = set(range(finding.slot_lo, finding.slot_hi)) - filled
     return int(trace.seqs[published[-1]]) if lacking else None
-
-
-def preempted_with(trace: TraceLike, finding: Finding) -> int | None:
-    """The preemption of a leak's sequence that did not give the block back; None where each gave back all."""
-    events, seqs = trace.events, np.asarray(trace.seqs)
-    mine = events["seq_id"] == finding.seq_id
-    lives = mine & (events["block"] == finding.block) & (events["gen"] == finding.gen)
-    kinds = events["kind"]
-    taken = seqs[lives & np.isin(kinds, (Kind.ALLOC, Kind.SHARE, Kind.HIT))]
-    given = seqs[lives & (kinds == Kind.RELEASE)]
-    for seq in seqs[mine & (kinds == Kind.PREEMPT)].tolist():
-        had = int(np.searchsorted(taken, seq))
-        until = taken[had] if had < len(taken) else seqs[-1] + 1  # by then all that it had must have been given back
-        if had > int(np.searchsorted(given, until)):
-            return int(seq)
-    return None
 
 
 def _ledger(trace: TraceLike, finding: Finding, rows: IntArray, names: Names) -> list[str]:

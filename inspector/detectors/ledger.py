@@ -46,7 +46,7 @@ class Own(Origins):
 
     def on_release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
-        if not block.known or key in block.entries or key in block.released or not block.held:
+        if not block.known or key in block.entries or key in block.left or key in block.released or not block.held:
             return  # a second release is REF's
         if row.gen < 0 or row.gen == block.gen:
             self._foreign(row, block, "releases")
@@ -84,7 +84,8 @@ class Ref(Detector):
     def on_release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         stale = 0 <= row.gen < block.gen
-        if block.known and (stale or key not in block.entries) and (stale or key in block.released or not block.held):
+        there = key in block.entries or key in block.left
+        if block.known and (stale or not there) and (stale or key in block.released or not block.held):
             now = f"it is {life(block.id, block.gen)} by now" if stale else f"its count is {block.ref}"
             first = -1 if stale else block.released.get(key, block.story.get("released", -1))
             self.ledger.find(
@@ -274,12 +275,15 @@ class Cons(Detector):
                 continue
             for (seq_id, lblock), since in block.entries.items():
                 self._leaked_entry(block, seq_id, lblock, since)
+            for (seq_id, lblock), ends in block.left.items():
+                for ended, kind in ends:
+                    self._left(block, seq_id, lblock, ended, kind)
             if self._complete:
                 for lease_id, (_, _, since) in block.leases.items():
                     if not self._over(since):
                         continue
                     self._leak(block, since, f"lease {lease_id} on {life(block.id, block.gen)} was never ended")
-                if not block.held and block.ref > 0 and not self.ledger.lost:
+                if not block.held and block.ref > 0 and not block.left and not self.ledger.lost:
                     last = max(block.story.get(role, 0) for role in ("hit", "shared", "allocated"))
                     self._leak(block, last, f"{life(block.id, block.gen)} is counted as held by {block.ref}, "
                                "but no table and no lease holds it")  # fmt: skip
@@ -311,13 +315,17 @@ class Cons(Detector):
         complete = self._complete or max(sequence.ended, since) < self.ledger.last_step_seq
         if not complete or not (sequence.over or since < sequence.began):
             return
-        name, who = life(block.id, block.gen), self._names(seq_id)
         if sequence.over or since < sequence.ended:
-            how = Kind(sequence.ended_kind).name.lower()
-            why = f"{who} has ended ({how}, seq {sequence.ended}), but its block {lblock}, {name}, was never released"
-            self._leak(block, sequence.ended, why)
+            self._left(block, seq_id, lblock, sequence.ended, sequence.ended_kind)
         else:
+            name, who = life(block.id, block.gen), self._names(seq_id)
             self._leak(block, since, f"{who} took {name} before it was admitted, and never released it")
+
+    def _left(self, block: Block, seq_id: int, lblock: int, ended: int, kind: int) -> None:
+        """An entry that was there when its sequence ended."""
+        name, how = life(block.id, block.gen), Kind(kind).name.lower()
+        how = f"was preempted (seq {ended})" if kind == Kind.PREEMPT else f"has ended ({how}, seq {ended})"
+        self._leak(block, ended, f"{self._names(seq_id)} {how}, but its block {lblock}, {name}, was never released")
 
     def _leak(self, block: Block, seq: int, why: str) -> None:
         self.ledger.find("KV005", self.ledger.row_at(seq), why, block, seq=seq, gen=block.gen)

@@ -40,6 +40,8 @@ class Block:
     ref: int = 0  # what the last event said
     ref_other: int = -1  # what it is if the last, refused call was carried out all the same
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (seq_id, lblock) -> since event
+    left: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)  # entries that a sequence kept
+    # when it ended, and that it has taken anew since: (event, kind) of each such end
     leases: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id -> (slot_lo, slot_hi, since event)
     written: int = 0  # bit per slot
     last_use: int = -1  # ordinal of the last step that used it, known once it is released
@@ -61,7 +63,7 @@ class Block:
 
     def forget(self, gen: int) -> None:
         """What was known of it before events were lost does not hold any more."""
-        self.entries, self.leases, self.released, self.story = {}, {}, {}, {}
+        self.entries, self.left, self.leases, self.released, self.story = {}, {}, {}, {}, {}
         self.gen = max(self.gen, gen)
         self.ref, self.ref_other, self.last_use, self.unbound_write = 0, -1, -1, -1
         self.place, self.published, self.published_as, self.published_at = UNPLACED, False, None, -1

@@ -164,7 +164,7 @@ class Ledger(Tables):
             self.sequence(seq_id).suspect = True
         block.gen = max(row.gen, block.gen) if row.gen >= 0 else block.gen + 1
         block.ref, block.ref_other = row.ref_after, -1
-        block.entries, block.leases, block.released = {}, {}, {}
+        block.entries, block.left, block.leases, block.released = {}, {}, {}, {}
         block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
         block.written, block.last_use, block.unbound_write = 0, -1, -1
         block.story = {"allocated": self.seq}
@@ -191,10 +191,13 @@ class Ledger(Tables):
     def _enter(self, row: Row, block: Block) -> None:
         """A table entry is there."""
         key = (row.seq_id, row.lblock)
+        sequence = self.sequence(row.seq_id)
+        if block.entries.get(key, self.seq) < sequence.ended:
+            block.left.setdefault(key, []).append((sequence.ended, sequence.ended_kind))
+            del block.entries[key]
         if key not in block.entries:
             block.entries[key] = self.seq
         block.released.pop(key, None)
-        sequence = self.sequence(row.seq_id)
         if sequence.slid < 0:
             sequence.slid = row.lblock
         sequence.replaced = (*sequence.table.get(row.lblock, (-1, -1)), row.lblock)
@@ -208,7 +211,7 @@ class Ledger(Tables):
     def _release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
-        since = block.entries.pop(key, None) if row.gen < 0 or row.gen == block.gen else None
+        since = self._given_back(key, block) if row.gen < 0 or row.gen == block.gen else None
         if sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen):
             self._drop(sequence, row.lblock)
             if row.reason == Reason.WINDOW:
@@ -227,6 +230,15 @@ class Ledger(Tables):
             block.last_use = max(block.last_use, sequence.sched_step)
         if row.ref_after == 0:
             self._unheld(block)
+
+    def _given_back(self, key: tuple[int, int], block: Block) -> int | None:
+        """Since when the entry was held that is given back; None where there is none."""
+        since = block.entries.pop(key, None)
+        if since is None and key in block.left:  # after all, what it kept when it ended
+            since, _ = block.left[key].pop()
+            if not block.left[key]:
+                del block.left[key]
+        return since
 
     def _unheld(self, block: Block) -> None:
         """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""

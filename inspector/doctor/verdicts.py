@@ -193,7 +193,7 @@ def _still_out(e: Evidence) -> Verdict:
         said = f"{e.refusals:,} refusals, in {e.refusals_by_holes:,} of them enough was free, in holes too small"
         step = "page: a pool of blocks has no holes, and would have served them from what was free"
     if e.lost_blocks:
-        said += f"; {e.lost_blocks:,} of {e.num_blocks:,} blocks are held by sequences that have ended: a leak"
+        said += f"; {e.lost_blocks:,} of {e.num_blocks:,} blocks are held by nobody, and not free: a leak"
         step = "give back what ended sequences hold: kvscope check names each block and the release that is missing"
     return Verdict(name, title, out, "medium" if out else "high", said, step if out else "nothing to do")
 

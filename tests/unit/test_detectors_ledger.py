@@ -171,6 +171,35 @@ def test_a_leak_by_preemption_is_found_after_the_resume() -> None:
     assert only(trace, "KV005").block == 0
 
 
+def _kept(times: int, given_back: int = 0) -> HandTrace:
+    """A sequence that is preempted so often, keeps its block each time and finds it again; some holds end late."""
+    trace = HandTrace(num_blocks=2, block_size=4).event(Kind.ADMIT, seq_id=1)
+    trace.alloc(0, seq_id=1).write(0, 0, 4, seq_id=1)
+    trace.begin((1, 0, 4, [(0, 1)])).publish(0).end()
+    for _ in range(times):
+        trace.event(Kind.PREEMPT, seq_id=1).begin().end()
+        trace.event(Kind.ADMIT, seq_id=1).hit(0, seq_id=1).begin().end()
+    for _ in range(given_back):
+        trace.release(0, seq_id=1)
+    return trace.event(Kind.FINISH, seq_id=1).release(0, seq_id=1).begin().end()
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_each_preemption_that_keeps_a_block_is_told_where_it_happens(times: int) -> None:
+    """Also where the sequence takes the same block again: at the preemption, not at the innocent hit."""
+    trace = _kept(times)
+    preempted = [seq for seq, event in enumerate(trace.events) if event["kind"] == Kind.PREEMPT]
+    found = check(trace).findings
+    assert [(f.code, f.seq, f.seq_id) for f in found] == [("KV005", seq, 1) for seq in preempted]
+    assert all(f"was preempted (seq {f.seq})" in f.why for f in found)
+
+
+def test_what_is_given_back_late_is_no_leak() -> None:
+    assert [f.code for f in check(_kept(3, given_back=3)).findings] == []
+    assert [f.code for f in check(_kept(3, given_back=2)).findings] == ["KV005"]
+    assert [f.code for f in check(_kept(3, given_back=4)).findings] == ["KV004"]
+
+
 def test_preempted_and_resumed_is_clean() -> None:
     trace = live().event(Kind.PREEMPT, seq_id=1).release(0, seq_id=1).free(0).event(Kind.RESUME, seq_id=1)
     assert codes(trace.alloc(0, seq_id=1).event(Kind.ABORT, seq_id=1).release(0, seq_id=1).free(0)) == []

@@ -195,8 +195,8 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], source: str) 
 
 
 def test_a_leak_is_not_called_too_small_a_pool() -> None:
-    """The sample's pool is half held by sequences that have ended: more memory would be lost as well."""
+    """The sample's pool is half held by nobody: more memory would be lost as well."""
     found = diagnose(of_trace(open_trace(Path(__file__).parents[2] / "traces/samples/leak.kvpack")))
     (verdict,) = [told for told in found.symptoms if told.name == "still-out-of-memory"]
-    assert "24 of 48 blocks are held by sequences that have ended: a leak" in verdict.evidence
+    assert "24 of 48 blocks are held by nobody, and not free: a leak" in verdict.evidence
     assert "kvscope check" in verdict.next_step
