@@ -24,7 +24,8 @@ MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     tables, names = tables_of(view, place.seq), names_of(view)
-    held = np.bincount([b for row in tables.values() for b, _ in row], minlength=view.num_blocks)
+    pool = pool_at(view, place.seq)
+    held = pool.entries - pool.lost  # as the counts say: in the middle of a copy also what is about to be given back
     entries, distinct = int(held.sum()), int(np.count_nonzero(held))
     saved = entries - distinct
     factor = None if distinct == 0 else entries / distinct
@@ -38,17 +39,15 @@ def render(view: TraceView, place: Place) -> None:
     )
     st.html(markup.stats(cells))
     if fold_before(view) is not None:
-        said = (
-            "The oldest events were let go: blocks that were taken before are in none of these tables, and not counted."
-        )
-        st.info(f"{said} The curves of the overview count them.", icon=":material/info:")
+        said = "The oldest events were let go: blocks that were taken before are in none of these tables."
+        st.info(f"{said} The numbers above count them.", icon=":material/info:")
     if not tables:
         nothing_held(view, "saved_blocks", "the most sharing")
         return
     _tree(view, tables)
     shown = {names(s): row for s, row in list(tables.items())[:MAX_TABLES]}
     st.markdown("**Block tables at this event**: blue is held by one table; orange by several, darker by more")
-    figure = figures.block_tables(shown, pool_at(view, place.seq).entries)
+    figure = figures.block_tables(shown, pool.entries)
     plots.show(figure, key="block_tables", alt="Block tables, shared blocks in orange", bar=False)
     if len(tables) > MAX_TABLES:
         st.caption(f"The first {MAX_TABLES} of {len(tables)} tables.")

@@ -758,6 +758,18 @@ def test_a_leak_is_no_sharing(open_app: Open) -> None:
     assert _stat(app, "Saved") == "0"
 
 
+def test_the_numbers_of_sharing_are_those_of_the_event_on_every_page(open_app: Open) -> None:
+    """Also in the middle of a copy, where a sequence holds the old block and the new one."""
+    path = SAMPLES / "prefix-sharing.kvpack"
+    measured = series(open_trace(path))
+    for seq in range(13200, 13206):
+        app = open_app(path, page="sharing", seq=str(seq))
+        told = {name: _stat(app, name) for name in ("Sharing factor", "Blocks saved")}
+        app = open_app(path, page="live", seq=str(seq))
+        assert told == {"Sharing factor": _stat(app, "Sharing"), "Blocks saved": _stat(app, "Saved")}
+        assert told["Blocks saved"] == count_text(int(measured.saved_blocks[seq]))
+
+
 def test_forks_stand_below_the_sequence_they_came_from(open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
     with Recorder(tmp_path / "forks.kvtrace", pool=PoolFacts(32, 16)) as sink:
         engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
