@@ -113,7 +113,8 @@ async function copyOfPage(data) {
     + `background:${background};width:${main.clientWidth}px;margin:0 auto;min-height:${main.scrollHeight + HEADING}px`;
   const sheet = document.createElement("style");
   const plain = rules.filter((rule) => !(rule instanceof CSSFontFaceRule)).map((rule) => rule.cssText);
-  const own = `html, body { margin: 0; background: ${background}; } html { font-size: ${size} !important; }`;
+  const own = `html, body { margin: 0; background: ${background}; } html { font-size: ${size} !important; }`
+    + ` .kv-pill { height: auto !important; top: 0 !important; }`; // the buttons that it stands beside are left out
   sheet.textContent = [await fontRule(rules, look.fontFamily), ...plain, ...styles, own].join("\n");
   page.append(sheet, heading(data), body);
   return { page, size, width: main.clientWidth, height: main.scrollHeight + HEADING };

@@ -40,7 +40,7 @@ def render(view: TraceView, place: Place) -> None:
         hide_index=True,
         key="lane_table",
         column_config={"text": st.column_config.TextColumn(width="large")},
-        height=min(35 * (len(shown) + 1) + 3, 460),
+        height=35 * (len(shown) + 1) + 3,  # all of them: a page that is saved has them too
     )
 
 

@@ -18,6 +18,7 @@ from kvscope.inspector.source import fold_before
 from kvscope.inspector.units import counted
 
 MAX_TABLES = 60
+_TREE_PX, _WHOLE_PX = 900, 130  # about how wide the tree is, and a branch in which all can be written
 MAX_TREE, MAX_BRANCHES, MAX_GROUPS = 400, 300, 100
 
 
@@ -69,17 +70,20 @@ def _tree(view: TraceView, tables: dict[int, list[tuple[int, int]]]) -> None:
     names = names_of(view)
     found = prefix_tree({s: [block for block, _ in row] for s, row in list(tables.items())[:MAX_TREE]}, MAX_BRANCHES)
     labels, texts = [], []
+    total = sum(len(branch.sequences) for branch in found if branch.parent < 0)
     for branch in found:
         count, held = len(branch.blocks), len(branch.sequences)
         who = names(branch.sequences[0]) if held == 1 else counted(held, "sequence")
         blocks = counted(count, "block")
-        labels.append(f"{who}: {blocks}")
+        room = held * _TREE_PX / max(total, 1)
+        labels.append(f"{who}: {blocks}" if room > _WHOLE_PX else str(count))
         size = f" = {bytes_text(branch.saved * view.block_bytes)}" if view.block_bytes else ""
         saved = f"<br>saves {counted(branch.saved, 'block')}{size}" if branch.saved else ""
         shown = ", ".join(names(s) for s in branch.sequences[:8]) + (" ..." if held > 8 else "")
         span = f"b{branch.blocks[0]}" if count == 1 else f"b{branch.blocks[0]} ... b{branch.blocks[-1]}"
         texts.append(f"{blocks} ({span})<br>held by {shown}{saved}")
-    st.markdown("**Prefix tree**: as wide as sequences hold it; orange is shared, and what hangs below goes on alone")
+    said = "as wide as sequences hold it; orange is shared, and what hangs below goes on alone; numbers are blocks"
+    st.markdown(f"**Prefix tree**: {said}")
     plots.show(
         figures_more.prefix_icicle([escape(t) for t in labels], [b.parent for b in found],
                                    [len(b.sequences) for b in found], texts),

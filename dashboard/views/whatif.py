@@ -90,6 +90,8 @@ def _the_run_itself(view: TraceView) -> str:
     )
     if not view.on_demand and (most := most_at_once(lanes_of(view))):
         said += f" and at most {counted(most, 'sequence')} at once"
+    if (used := facts["utilization"]["mean"]) is not None:
+        said += f"; {ratio_text(used)} of the memory in use held tokens"
     if hits := facts["prefix_hit_rate"]:
         said += (f"; {ratio_text(hits)} of its prompt tokens came from the prefix cache, which is left out here: "
                  "all are computed, and each prompt has blocks of its own")  # fmt: skip
