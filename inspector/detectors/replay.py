@@ -20,6 +20,7 @@ import numpy as np
 
 from kvscope.inspector.detectors.moves import Copies, HostSlots
 from kvscope.inspector.detectors.passing import details_by_kind
+from kvscope.inspector.detectors.placing import Placing
 from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
@@ -36,6 +37,7 @@ from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import Frozen, TraceLike, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
+_LEAVES = (Reason.COPY_ON_WRITE, Reason.RESIZED, Reason.TRUNCATED, Reason.WINDOW)  # its place in the table, for good
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
 
 Handler = Callable[[Row, Block], None]
@@ -63,6 +65,7 @@ class Ledger(Tables):
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
         self.copies = Copies(self)
         self.host = HostSlots(self)
+        self.placing = Placing(self)
         self.unknown_blocks = 0
         self.unknown_tables = False
         self.lost = False  # whether events are missing
@@ -164,7 +167,7 @@ class Ledger(Tables):
             self.sequence(seq_id).suspect = True
         block.gen = max(row.gen, block.gen) if row.gen >= 0 else block.gen + 1
         block.ref, block.ref_other = row.ref_after, -1
-        block.entries, block.leases, block.released = {}, {}, {}
+        block.entries, block.leases, block.released, block.extra = {}, {}, {}, {}
         block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
         block.written, block.last_use, block.unbound_write = 0, -1, -1
         block.story = {"allocated": self.seq}
@@ -177,6 +180,8 @@ class Ledger(Tables):
                 block.written = self.full
                 self._known(block)
             block.published = True
+        if (row.seq_id, row.lblock) in block.entries:
+            block.take_again((row.seq_id, row.lblock), row, self.seq)
         block.ref, block.ref_other = row.ref_after, -1
         block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
         if row.kind == Kind.SHARE and row.reason != Reason.RESIZED:
@@ -208,8 +213,11 @@ class Ledger(Tables):
     def _release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
+        stands = sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen)
+        if self._given_back_extra(row, block, stands):
+            return
         since = block.entries.pop(key, None) if row.gen < 0 or row.gen == block.gen else None
-        if sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen):
+        if stands:
             self._drop(sequence, row.lblock)
             if row.reason == Reason.WINDOW:
                 sequence.slid = max(sequence.slid, row.lblock + 1)
@@ -227,6 +235,18 @@ class Ledger(Tables):
             block.last_use = max(block.last_use, sequence.sched_step)
         if row.ref_after == 0:
             self._unheld(block)
+
+    def _given_back_extra(self, row: Row, block: Block, stands: bool) -> bool:
+        """Whether this gives back a further count of an entry, and the table stays as it is."""
+        key = (row.seq_id, row.lblock)
+        goes = not stands or row.reason in _LEAVES or row.ref_after == 0  # the entry itself
+        if (0 <= row.gen != block.gen) or (key in block.entries and goes) or not block.give_back_extra(key):
+            return False
+        block.ref, block.ref_other = row.ref_after, -1
+        block.story["released"] = self.seq
+        if row.ref_after == 0:
+            self._unheld(block)
+        return True
 
     def _unheld(self, block: Block) -> None:
         """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""
@@ -257,9 +277,9 @@ class Ledger(Tables):
         bits = (1 << hi) - (1 << lo)
         self.ever_written[block.id] |= bits
         if row.seq_id >= 0:
-            sequence = self.sequence(row.seq_id)
-            sequence.issued_to = max(sequence.issued_to, row.lblock * self.block_size + hi)
-            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id)
+            sequence, first = self.sequence(row.seq_id), row.lblock * self.block_size + lo
+            sequence.issued_to = max(sequence.issued_to, first + hi - lo)
+            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id, first)
             self.issued.setdefault(row.seq_id, []).append(write)
         if row.gen >= 0 and row.gen < block.gen:
             return
@@ -270,6 +290,9 @@ class Ledger(Tables):
     def _truncate(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.issued_to = min(sequence.issued_to, max(row.aux, 0))
+        if row.seq_id in self.issued:
+            kept = [w._replace(hi=min(w.hi, w.lo + row.aux - w.first)) for w in self.issued[row.seq_id]]
+            self.issued[row.seq_id] = [w for w in kept if w.hi > w.lo]
 
     def _commit(self, row: Row, block: Block) -> None:
         block.unbound_write = -1
@@ -287,12 +310,17 @@ class Ledger(Tables):
             block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
 
     def _lease(self, row: Row, block: Block) -> None:
+        if row.aux in block.leases:
+            block.take_again((-1, row.aux), row, self.seq)
         lo, hi = (self.details[Kind.LEASE].get(self.seq) or (0, self.block_size))[:2]
         block.leases[row.aux] = (lo, hi, self.seq)
         block.ref, block.ref_other = row.ref_after, -1
 
     def _unlease(self, row: Row, block: Block) -> None:
         self.host.unleased(row.aux)
+        if block.give_back_extra((-1, row.aux)):
+            block.ref, block.ref_other = row.ref_after, -1
+            return
         if block.leases.pop(row.aux, None) is None and block.known:
             block.ref_other = row.ref_after
             return

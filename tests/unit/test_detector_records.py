@@ -20,7 +20,7 @@ from kvscope.traces.schema import EVENT_DTYPE, Kind, table_digest, to_signed
 FRESH = {
     "id": 3, "gen": 0, "known": True, "place": FREE, "published": False, "ref": 0, "ref_other": -1, "entries": {},
     "leases": {}, "written": 0, "last_use": -1, "unbound_write": -1, "released": {}, "story": {}, "published_as": None,
-    "published_at": -1,
+    "published_at": -1, "extra": {},
 }  # fmt: skip
 
 
@@ -41,7 +41,23 @@ def test_nothing_has_happened_to_a_block_yet() -> None:
 @pytest.mark.parametrize(("gen", "told", "after"), [(4, 6, 6), (4, 4, 4), (4, 2, 4), (4, -1, 4)])
 def test_what_was_known_of_a_block_is_forgotten(gen: int, told: int, after: int) -> None:
     block = Block(
-        3, gen, True, FREE, True, 2, 1, {(1, 0): 5}, {7: (0, 1, 2)}, 9, 8, 7, {(2, 0): 4}, {"freed": 1}, (1,), 6
+        3,
+        gen,
+        True,
+        FREE,
+        True,
+        2,
+        1,
+        {(1, 0): 5},
+        {7: (0, 1, 2)},
+        9,
+        8,
+        7,
+        {(2, 0): 4},
+        {"freed": 1},
+        (1,),
+        6,
+        {(1, 0): [8]},
     )
     assert block.held
     assert block.holders == (1,)
