@@ -13,7 +13,7 @@ import numpy as np
 from kvscope.inspector.findings import CheckResult, Finding
 from kvscope.inspector.read_records import Foreign
 from kvscope.inspector.source import Frozen
-from kvscope.traces.schema import Kind
+from kvscope.traces.schema import Kind, unpack_range
 
 # What takes a block's right content away by itself, so that what is found later on the same block may follow from it:
 # counts, frees, hand-outs, evictions, publications. A write or a read that goes wrong is where it shows.
@@ -81,10 +81,12 @@ def _nearest(trace: Frozen, result: CheckResult, foreign: Foreign) -> Finding | 
     over = _step_over(trace, foreign.row)
     there = [f for f in result.findings if f.seq <= over and f.code != "KV023"]
     known = foreign.found >= 0
+    beyond = known and unpack_range(int(events["aux"][foreign.found]))[1] > trace.block_size  # the block that it names
     writer = (int(events["seq_id"][foreign.found]), int(events["step"][foreign.found])) if known else None
     for chosen in (
         [f for f in result.findings if f.seq == read and f.code == "KV022"] if block < 0 else [],
         [f for f in here if known and f.seq == _seq(trace, foreign.found)],
+        [f for f in there if beyond and f.seq == _seq(trace, foreign.found)],
         [f for f in here if f.seq < read and f.seq != right][-1:],
         [f for f in here if f.seq != right][-1:],
         [f for f in there if (f.seq_id, f.step) == writer],  # it wrote elsewhere than its table says

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvscope.errors import UsageError
 from kvscope.inspector.blame import cause_of
-from kvscope.inspector.explanation import BadRead, Explanation, TokenStep, Victim, Write
+from kvscope.inspector.explanation import BadRead, Explanation, TokenStep, Verdict, Victim, Write
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.read_records import OTHER_PREFIX, Damage, Foreign, Reads
 from kvscope.inspector.reads import reads_of, row_seq
@@ -150,7 +150,7 @@ class _Context:
         tokens = {token for token, _, _ in tainted}
         first = min(tainted, default=None)
         hit = self.token is None or self.token in tokens
-        verdict = "not-affected" if not hit else "same-prefix" if same_prefix else "damaged"
+        verdict: Verdict = "not-affected" if not hit else "same-prefix" if same_prefix else "damaged"
         source = damage if damage.first is not None and damage.through < 0 else self._source(damage)
         blamed = cause_of(self.trace, self.result, source.first) if source.first is not None else None
         cause = blamed.finding if blamed is not None else None

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kvscope.inspector.findings import Finding
+
+Verdict = Literal["clean", "damaged", "not-affected", "same-prefix", "unknown"]
+
+
+def exit_code(verdict: Verdict) -> int:
+    """With which status `kvscope explain` ends."""
+    return {"damaged": 1, "unknown": 2}.get(verdict, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class Explanation:
 
     request: str
     samples: list[str]
-    verdict: str
+    verdict: Verdict
     token: int | None  # asked for
     steps: int  # steps of the request
     read: BadRead | None

@@ -1,8 +1,9 @@
 """When what a trace decides reaches the slots. One rule for all who ask who wrote what.
 
     write      with the step that takes it, the next that schedules its sequence (SCHED); it lands as that step ends.
-               A stranger's, whom no step schedules, with the first step that begins behind it. It lands in the block
-               that it was issued into, or in the copy that has taken the place of that in the table since
+               A stranger's, whom no step schedules, and one of a sequence that has ended, with the first step that
+               begins behind it. It lands in the block that it was issued into, or in the copy that has taken the place
+               of that in the table since
     copy       in front of the writes of the first step that begins behind it, and behind those of the steps before; or
                where its end is told earlier (COPY_DONE), then, behind the steps that have begun
     transfer   when the lease under which it moves ends (UNLEASE); where no event says so, at once
@@ -68,6 +69,7 @@ class Order(Generic[Read]):
         self._known = frozenset(events["seq_id"][np.isin(kinds, _BEGUN)].tolist())
         self._issued: dict[int, list[Issued]] = {}  # by sequence
         self._strays: list[Issued] = []
+        self._over: set[int] = set()  # sequences that have ended
         self._copies: dict[Life, int] = {}  # target -> row of the COW
         self._begun: dict[Life, tuple[OpenStep[Read], int]] = {}  # those in front of a step that has begun
         self._moves: dict[tuple[int, int], int] = {}  # lease, block -> row of the SWAP_OUT or SWAP_IN
@@ -75,19 +77,26 @@ class Order(Generic[Read]):
 
     def lose(self) -> None:
         """Events are missing: what was decided may have landed among them."""
-        for waiting in (self._issued, self._strays, self._copies, self._begun, self._moves, self.open):
+        for waiting in (self._issued, self._strays, self._copies, self._begun, self._moves, self.open, self._over):
             waiting.clear()
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
     def write(self, seq_id: int, write: Issued) -> None:
         """A WRITE."""
-        issued = self._issued.setdefault(seq_id, []) if seq_id in self._known else self._strays
+        taken = seq_id in self._known and seq_id not in self._over
+        issued = self._issued.setdefault(seq_id, []) if taken else self._strays
         issued.append(write)
 
-    def end(self, seq_id: int) -> None:
-        """The sequence ends, gives way or begins: what it has issued is not written any more."""
+    def start(self, seq_id: int) -> None:
+        """The sequence begins, or goes on: what it had issued before is not written any more."""
         self._issued.pop(seq_id, None)
+        self._over.discard(seq_id)
+
+    def end(self, seq_id: int) -> None:
+        """The sequence ends, or gives way: what it has issued is not written any more; no step takes what follows."""
+        self._issued.pop(seq_id, None)
+        self._over.add(seq_id)
 
     def cut(self, seq_id: int, length: int) -> None:
         """A rollback of the sequence to its first `length` positions."""

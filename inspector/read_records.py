@@ -70,6 +70,8 @@ class Reads:
     steps: dict[int, int]  # steps by sequence
     slots: int  # slots that were compared
     lost: bool  # whether events are missing, and only what is known after them was compared
+    # SCHED row -> the slots, over the whole pool, where it read foreign KV; none where it read tainted KV.
+    wrong: dict[int, IntArray] = field(default_factory=dict)
     other_rows: dict[int, list[int]] = field(default_factory=dict)  # sequence -> SCHED rows through tables nobody knows
 
     def of(self, seq_ids: list[int]) -> list[Damage]:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvscope.inspector.block_reads import foreign_reads
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import IntArray, TraceLike, row_of
-from kvscope.inspector.taint import foreign_reads
 from kvscope.traces.schema import Kind, unpack_range
 
 # Codes whose fault leaves wrong bytes behind that later steps read.
 CONTENT_CODES = frozenset({"KV001", "KV002", "KV006", "KV009", "KV010", "KV013", "KV014", "KV015", "KV016", "KV018"})
-# Of these, the ones that leave another write in a slot than its readers count on.
-_BY_WRITER = frozenset({"KV002", "KV006", "KV015"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +30,21 @@ class Reader:
 
 
 def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
-    """Who read the touched slots in steps after the fault, and found there what another sequence wrote."""
+    """Who read the touched slots in steps after the fault, and found foreign KV there: by the rule of `explain`."""
     if finding.code == "KV018":
         return _through_table(trace, finding)
     slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
-    by_writer = finding.code in _BY_WRITER
-    foreign = foreign_reads(trace, finding.block, slot_lo, slot_hi) if by_writer else {}
-    tenures, out = _tenures(trace, finding.block), []
+    hit = [row for row, slots in foreign_reads(trace, finding.block).items()
+           if ((slots >= slot_lo) & (slots < slot_hi)).any()]  # fmt: skip
+    tenures, out = _tenures(trace, finding.block) if hit else [], []
     at, from_here = finding.seq_of("landed") or finding.seq, _read_from(trace, finding)
     # Its own life, and the one that is there when it happens: what is handed out later is written anew.
     lives = {finding.gen} | {gen for _, _, gen, since, until in tenures if since <= at < until}
     for seq_id, lblock, gen, since, until in tenures:
-        own = seq_id == finding.seq_id and not by_writer and finding.code != "KV009"
-        if own or until <= finding.seq or gen not in lives:
+        if until <= finding.seq or gen not in lives:
             continue
         steps = _steps_of(trace, seq_id, max(since, from_here), until, lblock * trace.block_size + slot_lo)
-        if by_writer:
-            steps = steps[np.isin(steps, list(foreign))]
+        steps = steps[np.isin(steps, hit)]
         if len(steps):
             events = trace.events[steps]
             ends = events["lblock"].astype(np.int64) + events["fill"]

@@ -43,9 +43,13 @@ _CHUNK = 65_536
 _KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
 
 
-def rows_of(events: EventArray) -> Iterator[tuple[int, Row]]:
+def rows_of(events: EventArray, only: IntArray | None = None) -> Iterator[tuple[int, Row]]:
     """Events one after another, by their row; few of them in memory at once."""
-    for first in range(0, len(events), _CHUNK):
+    for first in range(0, len(events) if only is None else len(only), _CHUNK):
+        if only is not None:
+            rows = only[first : first + _CHUNK]
+            yield from zip(rows.tolist(), map(Row._make, events[rows].tolist()), strict=True)
+            continue
         yield from enumerate(map(Row._make, events[first : first + _CHUNK].tolist()), first)
 
 
@@ -55,9 +59,13 @@ class Reader:
     Args:
         rows: what is known of workers' table rows.
         alike: count what another sequence wrote as foreign, even where a checker has found the right prefix.
+        only: play no rows but these, in order: enough to know the slots of some blocks, of which alone is told then.
     """
 
-    def __init__(self, trace: TraceLike, rows: WorkerRows, *, alike: bool) -> None:
+    def __init__(
+        self, trace: TraceLike, rows: WorkerRows, *, alike: bool = False, only: IntArray | None = None
+    ) -> None:
+        self._only = only
         self.trace, self.size, self.alike = trace, trace.block_size, alike
         self.attended, self.rows = Attended(trace), rows
         self.device = DeviceSlots(trace)
@@ -95,7 +103,7 @@ class Reader:
             Kind.GROW: device.resized, Kind.SHRINK: device.resized,
         }  # fmt: skip
         by_kind = {int(kind): method for kind, method in apply.items()}
-        for at, row in rows_of(self.trace.events):
+        for at, row in rows_of(self.trace.events, self._only):
             if at in gaps:
                 self.lose()
             method = by_kind.get(row.kind)
@@ -115,7 +123,7 @@ class Reader:
         return slice(lblock * self.size, (lblock + 1) * self.size)
 
     def _begin(self, at: int, row: Row) -> None:
-        self.order.end(row.seq_id)
+        self.order.start(row.seq_id)
         if row.kind == Kind.FORK:  # it has what its parent has, until events say otherwise
             self.parent[row.seq_id] = row.aux
             self.tables[row.seq_id] = self.tables[row.aux].copy() if row.aux in self.tables else Table()
@@ -328,6 +336,7 @@ class Reader:
     def _damage(self, read: StepRead) -> None:
         damage = self.reads.damage.setdefault(read.seq_id, Damage(read.seq_id))
         damage.steps.append(read.row)
+        self.reads.wrong[read.row] = read.slots[read.wrong] if read.told is None else np.asarray([read.told.slot])
         if read.told is not None:
             damage.read[read.row] = read.told
         elif read.wrong.any():

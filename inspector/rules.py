@@ -63,7 +63,8 @@ RULES: dict[str, Rule] = {
     "KV012": Rule(
         "broken conservation",
         "private, shared, in transit, cached, quarantined and free blocks add up to the pool, each block counted "
-        "once, and the pool's own counters agree with its events. No counter says what cannot be.",
+        "once, and each of its holders once, and the pool's own counters agree with its events. No counter says what "
+        "cannot be.",
     ),
     "KV013": Rule(
         "an early reuse",

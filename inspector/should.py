@@ -11,6 +11,10 @@ SHOULD_AT = {
     ("KV010", Kind.SWAP_IN): "the block should have been filled from the host slot that its content was put into",
     ("KV011", Kind.FREE): "the block should have been withdrawn from the prefix index before it was freed",
     ("KV011", Kind.QUARANTINE): "the block should have been withdrawn from the prefix index before it was freed",
+    **dict.fromkeys(
+        [("KV012", Kind.HIT), ("KV012", Kind.SHARE), ("KV012", Kind.LEASE)],
+        "the block should not have been taken again: this holder had it already",
+    ),
     ("KV013", Kind.RELEASE): "the move should have waited until the last step that used the block had ended",
     ("KV013", Kind.SHRINK): "the pool should have kept the block until the last step that used it had ended",
     (

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
+from kvscope.inspector.placed import misplaced
 from kvscope.inspector.readers import CONTENT_CODES, Reader, readers_of
 from kvscope.inspector.runs import run_of
 from kvscope.inspector.source import (
@@ -32,10 +33,12 @@ from kvscope.traces.sink import Frame, Site
 # Events that a detector names beside the life's own story: role -> heading.
 _EXTRA = {
     "first_release": "first released by",
+    "taken": "held already since this, by",
     "write": "written by",
     "previous": "event before by",
     "lease": "leased by",
     "landed": "landed at",
+    "misplaced": "misplaced write by",
     "step_begin": "step begun by",
     "preempted": "stale since the preemption by",
 }
@@ -187,7 +190,7 @@ def _sections(trace: TraceLike, finding: Finding, rows: IntArray) -> list[tuple[
         out.append(("published by", last(kind == Kind.PUBLISH)))
     out.append(("previously allocated by" if freed is not None else "allocated by", last(kind == Kind.ALLOC)))
     if finding.code in CONTENT_CODES:
-        out.append(("last valid write by", last(_rightful(events) & valid)))
+        out.append(("last valid write by", last(_rightful(events) & valid & ~misplaced(trace, rows))))
     if finding.code == "KV023":
         out += [("what is there written by", _written_there(trace, finding)), ("copied by", finding.seq_of("copied"))]
     out += [(heading, finding.seq_of(role)) for role, heading in _EXTRA.items()]

@@ -2,7 +2,7 @@
 
 A row that a check has found to differ (KV018) is one that was right before: the row that the sequence had when it gave
 way, was forked off or had an entry replaced, or such a row of another sequence that had the place; the whole of it, its
-beginning or its end. Or a single entry of it differs.
+beginning or its end. Or a single entry of it differs, or it has its own entries in another order.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvscope.inspector.findings import CheckResult
+from kvscope.inspector.permuted_rows import Entries, Life, permuted
 from kvscope.traces.schema import digest_word, to_signed
 
-Life = tuple[int, int]  # block, life
-Entries = dict[int, Life]  # logical block -> block, life
 _KEPT = 64  # former rows of a sequence that are remembered
 
 
@@ -69,6 +68,8 @@ class WorkerRows:
     def __init__(self, result: CheckResult | None) -> None:
         self._found: dict[int, list[tuple[int, Life]]] = {}  # by sequence: since which event, and an entry of the row
         self._former = FormerRows()
+        # By sequence: place -> from where its entry is, in the order found last; None: the row differs otherwise.
+        self._order: dict[int, dict[int, int] | None] = {}
         for finding in result.findings if result is not None else ():
             if finding.code == "KV018" and finding.seq_id >= 0:
                 self._found.setdefault(finding.seq_id, []).append((finding.seq, (finding.block, finding.gen)))
@@ -97,7 +98,20 @@ class WorkerRows:
             for lblock, word in words.items():
                 if life[0] >= 0 and to_signed(own - word + digest_word(*life, lblock)) == digest:
                     return {lblock: life[0]}
-        row = self._former.find(seq_id, entries, digest)
+        row = self._former.find(seq_id, entries, digest) or self._in_order(seq_id, entries, digest)
         if row is None:
             return None
         return {lblock: life[0] for lblock, life in row.items() if entries.get(lblock) != life}
+
+    def _in_order(self, seq_id: int, entries: Entries, digest: int) -> Entries | None:
+        """The row with its own entries in another order; looked for until there is none."""
+        before = self._order.get(seq_id, {})
+        if before is None:
+            return None
+        row = entries | {to: entries[source] for to, source in before.items() if to in entries and source in entries}
+        if to_signed(sum(digest_word(*entry, lblock) for lblock, entry in row.items())) == digest:
+            return row
+        found = permuted(entries, digest)
+        places = {entry: lblock for lblock, entry in entries.items()}
+        self._order[seq_id] = None if found is None else {to: places[entry] for to, entry in found.items()}
+        return found

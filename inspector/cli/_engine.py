@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
 from kvscope.errors import Sanitized, UsageError
+from kvscope.inspector.cli._lines import errors, say
 from kvscope.inspector.cli._newest import EVERYTHING, Newest
 from kvscope.inspector.units import counted
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     from kvscope.inspector.layers import Layers
     from kvscope.inspector.online import OnlineSanitizer
     from kvscope.traces import EventSink, MemoryRecorder, PoolFacts, Recorder
-
-errors = Console(stderr=True)
-
-
-def say(text: str) -> None:
-    """A line for people, on standard error, exactly as it is: paths may hold what Rich takes for markup."""
-    errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

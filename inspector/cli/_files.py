@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvscope.errors import TraceError, UsageError
-from kvscope.inspector.cli._engine import errors
+from kvscope.inspector.cli._lines import errors
 
 SUFFIXES = (".kvtrace", ".kvpack", ".jsonl")
 STDOUT = Path("-")

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kvscope.errors import MissingDependency, Sanitized
-from kvscope.inspector.cli._engine import say
+from kvscope.inspector.cli._lines import say
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

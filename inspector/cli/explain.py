@@ -29,6 +29,7 @@ def explain(
     """
     from kvscope.inspector.explain import explain as explain_request
     from kvscope.inspector.explain_report import explanation_json, explanation_text
+    from kvscope.inspector.explanation import exit_code
     from kvscope.traces import open_trace
 
     opened = open_trace(trace)
@@ -39,4 +40,4 @@ def explain(
         sys.stdout.write(json.dumps(explanation_json(told, opened, name=str(trace)), ensure_ascii=False) + "\n")
     else:
         sys.stdout.write(explanation_text(told, opened, name=str(trace)) + "\n")
-    raise typer.Exit({"damaged": 1, "unknown": 2}.get(told.verdict, 0))
+    raise typer.Exit(exit_code(told.verdict))

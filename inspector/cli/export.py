@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvscope.inspector.cli._engine import say
 from kvscope.inspector.cli._files import STDOUT, named_after, parse_range, progress
+from kvscope.inspector.cli._lines import say
 
 
 def export(

@@ -59,7 +59,7 @@ def run(
     Example: kvscope faults run missing-copy double-free
     """
     from kvscope.errors import UsageError
-    from kvscope.inspector.cli._engine import errors
+    from kvscope.inspector.cli._lines import errors
     from kvscope.inspector.faults import FAULTS
     from kvscope.inspector.faults.matrix import detected, false_alarms, kill, kill_real
     from kvscope.inspector.faults.matrix import markdown as page

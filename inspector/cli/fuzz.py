@@ -90,7 +90,7 @@ def _ready_for_programs(folder: Path) -> None:
 @contextmanager
 def _progress(target: str, seconds: float) -> Iterator[Progress | None]:
     """A status line, on a terminal."""
-    from kvscope.inspector.cli._engine import errors
+    from kvscope.inspector.cli._lines import errors
 
     if not errors.is_terminal:
         yield None

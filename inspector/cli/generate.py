@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +19,11 @@ from kvscope.inspector.cli._engine import (
     checked,
     choose_device,
     draining,
-    errors,
     interruptible,
     load,
     recorder,
-    say,
 )
+from kvscope.inspector.cli._lines import errors, say, stream
 from kvscope.inspector.cli._newest import TraceAge, TraceSize, kept_newest
 from kvscope.inspector.units import counted
 
@@ -244,25 +244,32 @@ class _View:
 
     def run(self, engine: Any) -> None:
         start = time.perf_counter()
-        stream = self.tokenizer.stream()
+        words = self.tokenizer.stream()
         total = sum(1 for _ in self.outputs)
         quiet = not errors.is_terminal or self.live
-        with interruptible() as pressed, _Quiet() if quiet else errors.status("prefill ...") as status:
+        waiting = _Quiet() if quiet else errors.status("prefill ...")
+        with interruptible() as pressed, self._ending(words), waiting as status:
             for token in self._tokens(engine, pressed):
                 key = (token.request_id, token.sample)
                 self.outputs[key].append(token.token)
                 if token.finish:
                     self.finish_reasons[key] = token.finish.name.lower()
                 if self.live:
-                    sys.stdout.write(stream.push(token.token))
-                    sys.stdout.flush()
+                    stream(words.push(token.token))
                 elif status is not None:
                     status.update(
                         f"{counted(self.tokens, 'token')}, {len(self.finish_reasons)} of {total} samples done"
                     )
                 self.seconds = time.perf_counter() - start
-        if self.live:
-            sys.stdout.write(stream.finish() + "\n")
+
+    @contextmanager
+    def _ending(self, words: Any) -> Iterator[None]:
+        """The text ends with a line, however the run ends."""
+        try:
+            yield
+        finally:
+            if self.live:
+                stream(words.finish() + "\n")
 
     @staticmethod
     def _tokens(engine: Any, pressed: Callable[[], bool]) -> Iterator[Any]:

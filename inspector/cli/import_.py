@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from kvscope.inspector.cli._engine import say
 from kvscope.inspector.cli._files import named_after, progress
+from kvscope.inspector.cli._lines import say
 
 
 def import_file(

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from kvscope.errors import UsageError
-from kvscope.inspector.cli._engine import say
 from kvscope.inspector.cli._files import STDOUT, named_after
+from kvscope.inspector.cli._lines import say
 
 
 def pack(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvscope.inspector.cli._engine import errors
+from kvscope.inspector.cli._lines import errors
 
 if TYPE_CHECKING:
     from kvscope.inspector.query import Answer

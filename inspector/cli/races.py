@@ -148,7 +148,7 @@ def _print(result: Outcome | AllocatorOutcome) -> None:
 @contextmanager
 def _progress(what: str, seconds: float) -> Iterator[Callable[[int, float], None] | None]:
     """A status line, on a terminal."""
-    from kvscope.inspector.cli._engine import errors
+    from kvscope.inspector.cli._lines import errors
 
     if not errors.is_terminal:
         yield None
@@ -171,7 +171,8 @@ def _story(folder: Path, replay: str | None, as_json: bool, *, overwrite: bool) 
     locate("smollm2")
     import torch
 
-    from kvscope.inspector.cli._engine import load, say
+    from kvscope.inspector.cli._engine import load
+    from kvscope.inspector.cli._lines import say
     from kvscope.inspector.findings import check
     from kvscope.inspector.races.story_model import tell
     from kvscope.traces import open_trace

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvscope.inspector.cli._engine import say
+from kvscope.inspector.cli._lines import say
 
 
 def samples(

@@ -19,8 +19,8 @@ from kvscope.inspector.cli._engine import (
     choose_device,
     load,
     recorder,
-    say,
 )
+from kvscope.inspector.cli._lines import say
 from kvscope.inspector.cli._newest import TraceAge, TraceSize, kept_newest
 from kvscope.inspector.cli._serving import Serving
 

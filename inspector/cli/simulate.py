@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvscope.errors import UsageError
-from kvscope.inspector.cli._engine import errors, interruptible, say
+from kvscope.inspector.cli._engine import interruptible
+from kvscope.inspector.cli._lines import errors, say
 from kvscope.inspector.units import ABSENT, number, percent, size, span
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.origins import Origins
 from kvscope.inspector.detectors.records import FREE, QUARANTINED, UNPLACED, Block, Row
 from kvscope.inspector.detectors.replay import Ledger
+from kvscope.inspector.detectors.takes import Takes
 from kvscope.inspector.limits import limits_of
 from kvscope.inspector.longrun import counts_at
 from kvscope.inspector.measures import series
-from kvscope.inspector.source import IntArray, Names, joined, life
+from kvscope.inspector.source import IntArray, joined, life
 from kvscope.inspector.units import agrees, counted
 from kvscope.traces.schema import DETAIL_FIELDS, Kind, Reason, to_signed
 
@@ -84,8 +85,8 @@ class Ref(Detector):
     def on_release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         stale = 0 <= row.gen < block.gen
-        there = key in block.entries or key in block.left
-        if block.known and (stale or not there) and (stale or key in block.released or not block.held):
+        holds = key in block.entries or key in block.left or block.extra.get(key)
+        if block.known and (stale or not holds) and (stale or key in block.released or not block.held):
             now = f"it is {life(block.id, block.gen)} by now" if stale else f"its count is {block.ref}"
             first = -1 if stale else block.released.get(key, block.story.get("released", -1))
             self.ledger.find(
@@ -142,14 +143,13 @@ class Free(Detector):
             self.ledger.find("KV003", row, f"{life(block.id, row.gen)} is quarantined, but was free already", block)
 
 
-class Cons(Detector):
+class Cons(Takes):
     """The states add up to the pool, the pool's own counters agree with its events, and nothing is left behind."""
 
     name, codes = "CONS", ("KV005", "KV012")
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
-        self._names = Names(ledger.trace.facts)
         self._witnesses: list[tuple[int, Row]] = []
         self._said: tuple[int, ...] | None = None
         self._host_said = -1
@@ -284,7 +284,8 @@ class Cons(Detector):
                         continue
                     self._leak(block, since, f"lease {lease_id} on {life(block.id, block.gen)} was never ended")
                 if not block.held and block.ref > 0 and not block.left and not self.ledger.lost:
-                    last = max(block.story.get(role, 0) for role in ("hit", "shared", "allocated"))
+                    extra = [take for takes in block.extra.values() for take in takes]
+                    last = max(extra or [block.story.get(role, 0) for role in ("hit", "shared", "allocated")])
                     self._leak(block, last, f"{life(block.id, block.gen)} is counted as held by {block.ref}, "
                                "but no table and no lease holds it")  # fmt: skip
                 if not block.held and not block.published and block.place == UNPLACED and "released" in block.story:
@@ -325,7 +326,9 @@ class Cons(Detector):
         """An entry that was there when its sequence ended."""
         name, how = life(block.id, block.gen), Kind(kind).name.lower()
         how = f"was preempted (seq {ended})" if kind == Kind.PREEMPT else f"has ended ({how}, seq {ended})"
-        self._leak(block, ended, f"{self._names(seq_id)} {how}, but its block {lblock}, {name}, was never released")
+        again = (seq_id, lblock) in block.extra
+        never = "was not released as often as it was taken" if again else "was never released"
+        self._leak(block, ended, f"{self._names(seq_id)} {how}, but its block {lblock}, {name}, {never}")
 
     def _leak(self, block: Block, seq: int, why: str) -> None:
         self.ledger.find("KV005", self.ledger.row_at(seq), why, block, seq=seq, gen=block.gen)

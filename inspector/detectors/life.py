@@ -155,6 +155,7 @@ class Init(Detector):
         if sequence is None or not sequence.known:
             return
         size, full = self.ledger.block_size, True
+        self.ledger.placing.misplaced(row)  # before what is read counts as written
         start = max(lo, sequence.checked_to)
         for lblock in range(start // size, (hi + size - 1) // size):
             full = self._written(row, sequence, lblock, max(start - lblock * size, 0), min(hi - lblock * size, size))
@@ -193,27 +194,30 @@ class Init(Detector):
             return False  # unknown, or a dead life: GEN's
         missing = ((1 << hi) - (1 << lo)) & ~found.written
         if missing:
-            self._unwritten(row, found, missing, "the step")
+            misplaced = self.ledger.placing.misplaced(row)
+            self._unwritten(row, found, missing, "the step", misplaced.write.seq if misplaced is not None else -1)
             found.written |= missing  # said once
         return not missing
 
-    def _unwritten(self, row: Row, block: Block, missing: int, reader: str) -> None:
+    def _unwritten(self, row: Row, block: Block, missing: int, reader: str, misplaced: int = -1) -> None:
         lo = (missing & -missing).bit_length() - 1
         hi, count = missing.bit_length(), missing.bit_count()
         self.ledger.find(
             "KV009", row, f"{reader} reads slots [{lo}:{hi}] of {life(block.id, block.gen)}, of which {count} "
             f"{agrees(count, 'was', 'were')} never written in this life", block, slot_lo=lo, slot_hi=hi, gen=block.gen,
+            misplaced=misplaced,
         )  # fmt: skip
 
 
 class Slot(Detector):
-    """Blocks and slots exist, and a position is written once: a sequence goes on where it has come to."""
+    """Blocks and slots exist, each position is written where it lies, and once: a sequence goes on where it is."""
 
     name, codes = "SLOT", ("KV019",)
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._names = Names(ledger.trace.facts)
+        self._said: set[int] = set()  # writes
 
     def on_write(self, row: Row, block: Block) -> None:
         lo, hi = unpack_range(row.aux)
@@ -226,11 +230,30 @@ class Slot(Detector):
             return
         alone = not block.published and not block.leases and block.entries.keys() == {(row.seq_id, row.lblock)}
         if block.known and alone and ((1 << hi) - (1 << lo)) & block.written:
+            self._said.add(self.ledger.seq)
             self.ledger.find(
                 "KV019", row, f"{self._names(row.seq_id)} writes slots [{lo}:{hi}] of {life(block.id, row.gen)}, its "
                 f"position {first}, over what it has there: it goes on at {sequence.issued_to}",
                 block, slot_lo=lo, slot_hi=hi,
             )  # fmt: skip
+
+    def on_sched(self, row: Row, block: Block) -> None:
+        """What the step computes is written where it lies."""
+        found = self.ledger.placing.misplaced(row)
+        if found is None or found.write.seq in self._said:
+            return
+        write, size = found.write, self.ledger.block_size
+        self._said.add(write.seq)
+        lblock, slot = divmod(found.due, size)
+        entry = self.ledger.sequences[row.seq_id].table.get(lblock)
+        where = f"slot {slot} ({found.due} % {size}) of its block {lblock}"
+        where += f", {life(*entry)}" if entry is not None else ", which its table does not have"
+        self.ledger.find(
+            "KV019", self.ledger.row_at(write.seq), f"{self._names(row.seq_id)} writes its position {found.due} into "
+            f"slot {found.went % size} of {life(write.block, write.gen)}, where position {found.went} belongs: "
+            f"position {found.due} lies in {where}", self.ledger.blocks[write.block], seq=write.seq, gen=write.gen,
+            slot_lo=write.lo, slot_hi=write.hi,
+        )  # fmt: skip
 
     def outside(self, row: Row) -> None:
         """An event of a block that the pool does not have."""

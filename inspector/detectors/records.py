@@ -50,6 +50,8 @@ class Block:
     story: dict[str, int] = field(default_factory=dict)  # role -> event
     published_as: tuple[int, ...] | None = None  # parent hash, tokens, own hash
     published_at: int = -1  # logical block in its writer's table
+    # Entries, and leases as (-1, id), that were taken more than once -> the further takes that are not given back.
+    extra: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -61,9 +63,50 @@ class Block:
         """The sequences that hold it."""
         return tuple(dict.fromkeys(seq_id for seq_id, _ in self.entries))
 
+    def adds_one(self, row: Row) -> bool:
+        """Whether an event counts one holder more than there were; one without counts is taken by its word."""
+        return row.ref_before < 0 or row.ref_before == row.ref_after - 1 == self.ref
+
+    def kept(self, key: tuple[int, int], row: Row, ended: int) -> bool:
+        """Whether an entry that is taken once more is left from before its sequence ended last, at event `ended`."""
+        return self.entries.get(key, ended) < ended and self.adds_one(row)
+
+    def take(self, key: tuple[int, int], row: Row, seq: int, ended: int, how: int) -> None:
+        """An entry is taken: anew, in the place of what its sequence kept when it ended so, or once more."""
+        if self.kept(key, row, ended):
+            self.left.setdefault(key, []).append((ended, how))
+            self.entries[key] = seq
+        elif key in self.entries:
+            self.take_again(key, row, seq)
+        else:
+            self.entries[key] = seq
+
+    def give_back(self, key: tuple[int, int]) -> int | None:
+        """Since when the entry was held that is given back, or the end it was kept at; None where there is none."""
+        since = self.entries.pop(key, None)
+        if since is None and key in self.left:
+            since, _ = self.left[key].pop()
+            if not self.left[key]:
+                del self.left[key]
+        return since
+
+    def take_again(self, key: tuple[int, int], row: Row, seq: int) -> None:
+        """What is held is taken once more; a take that does not count so adds nothing that could be given back."""
+        if self.adds_one(row):
+            self.extra.setdefault(key, []).append(seq)
+
+    def give_back_extra(self, key: tuple[int, int]) -> bool:
+        """One of the further takes is given back; False where there is none."""
+        return bool(self.extra.get(key)) and self.extra[key].pop() >= 0
+
+    def unheld(self) -> None:
+        """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""
+        if self.known:
+            self.place = UNPLACED
+
     def forget(self, gen: int) -> None:
         """What was known of it before events were lost does not hold any more."""
-        self.entries, self.left, self.leases, self.released, self.story = {}, {}, {}, {}, {}
+        self.entries, self.left, self.leases, self.released, self.extra, self.story = {}, {}, {}, {}, {}, {}
         self.gen = max(self.gen, gen)
         self.ref, self.ref_other, self.last_use, self.unbound_write = 0, -1, -1, -1
         self.place, self.published, self.published_as, self.published_at = UNPLACED, False, None, -1
@@ -122,6 +165,7 @@ class PendingWrite(NamedTuple):
     hi: int
     seq: int
     seq_id: int
+    first: int  # the position that its first slot is
 
 
 @dataclass(slots=True)

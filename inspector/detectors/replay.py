@@ -20,6 +20,7 @@ import numpy as np
 
 from kvscope.inspector.detectors.moves import Copies, HostSlots
 from kvscope.inspector.detectors.passing import details_by_kind
+from kvscope.inspector.detectors.placing import Placing
 from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
@@ -36,6 +37,7 @@ from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import Frozen, TraceLike, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
+_LEAVES = (Reason.COPY_ON_WRITE, Reason.RESIZED, Reason.TRUNCATED, Reason.WINDOW)  # its place in the table, for good
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
 
 Handler = Callable[[Row, Block], None]
@@ -63,6 +65,7 @@ class Ledger(Tables):
         self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
         self.copies = Copies(self)
         self.host = HostSlots(self)
+        self.placing = Placing(self)
         self.unknown_blocks = 0
         self.unknown_tables = False
         self.lost = False  # whether events are missing
@@ -164,7 +167,7 @@ class Ledger(Tables):
             self.sequence(seq_id).suspect = True
         block.gen = max(row.gen, block.gen) if row.gen >= 0 else block.gen + 1
         block.ref, block.ref_other = row.ref_after, -1
-        block.entries, block.left, block.leases, block.released = {}, {}, {}, {}
+        block.entries, block.left, block.leases, block.released, block.extra = {}, {}, {}, {}, {}
         block.place, block.published, block.published_as, block.published_at = UNPLACED, False, None, -1
         block.written, block.last_use, block.unbound_write = 0, -1, -1
         block.story = {"allocated": self.seq}
@@ -177,10 +180,11 @@ class Ledger(Tables):
                 block.written = self.full
                 self._known(block)
             block.published = True
+        sequence = self.sequence(row.seq_id)
+        block.take((row.seq_id, row.lblock), row, self.seq, sequence.ended, sequence.ended_kind)
         block.ref, block.ref_other = row.ref_after, -1
         block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
         if row.kind == Kind.SHARE and row.reason != Reason.RESIZED:
-            sequence = self.sequence(row.seq_id)
             parent = self.sequences.get(sequence.parent)
             given = min(parent.issued_to, (row.lblock + 1) * self.block_size) if parent is not None else 0
             sequence.issued_to = max(sequence.issued_to, given)
@@ -192,9 +196,6 @@ class Ledger(Tables):
         """A table entry is there."""
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
-        if block.entries.get(key, self.seq) < sequence.ended:
-            block.left.setdefault(key, []).append((sequence.ended, sequence.ended_kind))
-            del block.entries[key]
         if key not in block.entries:
             block.entries[key] = self.seq
         block.released.pop(key, None)
@@ -211,8 +212,13 @@ class Ledger(Tables):
     def _release(self, row: Row, block: Block) -> None:
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
-        since = self._given_back(key, block) if row.gen < 0 or row.gen == block.gen else None
-        if sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen):
+        stands = sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen)
+        goes = not stands or row.reason in _LEAVES or row.ref_after == 0  # the entry itself
+        if not (0 <= row.gen != block.gen or (key in block.entries and goes)) and block.give_back_extra(key):
+            self._counted_down(row, block)
+            return
+        since = block.give_back(key) if row.gen < 0 or row.gen == block.gen else None
+        if stands:
             self._drop(sequence, row.lblock)
             if row.reason == Reason.WINDOW:
                 sequence.slid = max(sequence.slid, row.lblock + 1)
@@ -223,27 +229,15 @@ class Ledger(Tables):
             return
         if row.seq_id in self.issued:  # what it gives back, no step of it will write
             self.issued[row.seq_id] = [w for w in self.issued[row.seq_id] if w.block != block.id]
-        block.ref, block.ref_other = row.ref_after, -1
         block.released[key] = self.seq
-        block.story["released"] = self.seq
         if since is not None and since < sequence.sched_seq:
             block.last_use = max(block.last_use, sequence.sched_step)
+        self._counted_down(row, block)
+
+    def _counted_down(self, row: Row, block: Block) -> None:
+        block.ref, block.ref_other, block.story["released"] = row.ref_after, -1, self.seq
         if row.ref_after == 0:
-            self._unheld(block)
-
-    def _given_back(self, key: tuple[int, int], block: Block) -> int | None:
-        """Since when the entry was held that is given back; None where there is none."""
-        since = block.entries.pop(key, None)
-        if since is None and key in block.left:  # after all, what it kept when it ended
-            since, _ = block.left[key].pop()
-            if not block.left[key]:
-                del block.left[key]
-        return since
-
-    def _unheld(self, block: Block) -> None:
-        """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""
-        if block.known:
-            block.place = UNPLACED
+            block.unheld()
 
     def _free(self, row: Row, block: Block) -> None:
         for seq_id, _ in block.entries:
@@ -269,9 +263,9 @@ class Ledger(Tables):
         bits = (1 << hi) - (1 << lo)
         self.ever_written[block.id] |= bits
         if row.seq_id >= 0:
-            sequence = self.sequence(row.seq_id)
-            sequence.issued_to = max(sequence.issued_to, row.lblock * self.block_size + hi)
-            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id)
+            sequence, first = self.sequence(row.seq_id), row.lblock * self.block_size + lo
+            sequence.issued_to = max(sequence.issued_to, first + hi - lo)
+            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id, first)
             self.issued.setdefault(row.seq_id, []).append(write)
         if row.gen >= 0 and row.gen < block.gen:
             return
@@ -282,6 +276,9 @@ class Ledger(Tables):
     def _truncate(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.issued_to = min(sequence.issued_to, max(row.aux, 0))
+        if row.seq_id in self.issued:
+            kept = [w._replace(hi=min(w.hi, w.lo + row.aux - w.first)) for w in self.issued[row.seq_id]]
+            self.issued[row.seq_id] = [w for w in kept if w.hi > w.lo]
 
     def _commit(self, row: Row, block: Block) -> None:
         block.unbound_write = -1
@@ -299,18 +296,23 @@ class Ledger(Tables):
             block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
 
     def _lease(self, row: Row, block: Block) -> None:
+        if row.aux in block.leases:
+            block.take_again((-1, row.aux), row, self.seq)
         lo, hi = (self.details[Kind.LEASE].get(self.seq) or (0, self.block_size))[:2]
         block.leases[row.aux] = (lo, hi, self.seq)
         block.ref, block.ref_other = row.ref_after, -1
 
     def _unlease(self, row: Row, block: Block) -> None:
         self.host.unleased(row.aux)
+        if block.give_back_extra((-1, row.aux)):
+            block.ref, block.ref_other = row.ref_after, -1
+            return
         if block.leases.pop(row.aux, None) is None and block.known:
             block.ref_other = row.ref_after
             return
         block.ref, block.ref_other = row.ref_after, -1
         if row.ref_after == 0:
-            self._unheld(block)
+            block.unheld()
 
     def _admit(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from kvscope.inspector.detectors.base import Detector
 from kvscope.inspector.detectors.records import WORD, Block, Row, Sequence, mixed
 from kvscope.inspector.detectors.replay import Handler, Ledger
+from kvscope.inspector.permuted_rows import Entries, permuted
 from kvscope.inspector.source import Names, joined, life
 from kvscope.inspector.units import counted
-from kvscope.inspector.worker_rows import Entries, FormerRows
+from kvscope.inspector.worker_rows import FormerRows
 from kvscope.traces.schema import Kind, to_signed, unpack_range
 
 _MOST_TRIED = 200_000  # entries times lives that are tried to find the one that differs
@@ -117,7 +118,18 @@ class Table(Detector):
             if found is not None:
                 by_events = f", {life(*own[lblock])} by the events" if lblock in own else ", none by the events"
                 return f"its block {lblock} is {life(*found)}{self._state(found)} for the worker{by_events}", found
-        return self._by_events(table, size), None
+        return self._in_order(table, size, digest) if length == have else (self._by_events(table, size), None)
+
+    def _in_order(self, table: Entries, size: int, digest: int) -> tuple[str, tuple[int, int] | None]:
+        """Where the row has its own entries in another order."""
+        row = permuted(table, digest)
+        moved = [(lblock, entry) for lblock, entry in sorted((row or {}).items()) if entry != table[lblock]]
+        if not moved:
+            return self._by_events(table, size), None
+        said = [f"block {lblock} is {life(*entry)}" for lblock, entry in moved[:_SHOWN]]
+        said += [f"{len(moved) - _SHOWN} more"] * (len(moved) > _SHOWN)
+        order = f"it has its own entries in another order: for the worker its {joined(said)}"
+        return f"{order}; by the events it is {self._listed(table, size)}", moved[0][1]
 
     def _lives(self) -> list[tuple[int, int]]:
         """Every life of every block so far, the latest of each first."""

@@ -62,7 +62,6 @@ CAUSES = {
     "publish-at-admission": {"KV015"},
     "foreign-write": {"KV015"},  # the same write, where its target had been published
     "no-lookahead": {"KV015", "KV019"},  # the row's first block is published by then; a window has given it back
-    "slot-off-by-one": {"KV009"},  # the slot that stays empty; the write itself lies in the sequence's own block
     "silent-duplicate": {"KV012"},  # the free that puts the block on the list twice, of one that is held
     "free-under-lease": {"KV014", "KV017"},
 }

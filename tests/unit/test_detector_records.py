@@ -21,7 +21,7 @@ FRESH = {
     "id": 3, "gen": 0, "known": True, "place": FREE, "published": False, "ref": 0, "ref_other": -1, "entries": {},
     "left": {}, "leases": {},
     "written": 0, "last_use": -1, "unbound_write": -1, "released": {}, "story": {}, "published_as": None,
-    "published_at": -1,
+    "published_at": -1, "extra": {},
 }  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def test_what_was_known_of_a_block_is_forgotten(gen: int, told: int, after: int)
         {"freed": 1},
         (1,),
         6,
+        {(1, 0): [8]},
     )
     assert block.held
     assert block.holders == (1,)

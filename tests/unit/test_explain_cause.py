@@ -161,7 +161,7 @@ def test_a_table_that_is_longer_names_what_it_has_too_much() -> None:
 def test_a_table_with_two_wrong_entries_is_told_as_the_events_have_it() -> None:
     trace = HandTrace(num_blocks=8, block_size=2).request(0, "haiku", [1])
     trace.event(Kind.ADMIT, seq_id=1).alloc(3, seq_id=1).alloc(4, seq_id=1, lblock=1).write(3, 0, 2, seq_id=1)
-    trace.write(4, 0, 1, seq_id=1, lblock=1).begin((1, 0, 3, [(4, 1), (3, 1)])).end()
+    trace.write(4, 0, 1, seq_id=1, lblock=1).begin((1, 0, 3, [(5, 1), (6, 1)])).end()
     assert "more than one entry differs; by the events it is b3#1 b4#1" in found(trace, "KV018").why
 
 

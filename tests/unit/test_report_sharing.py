@@ -236,7 +236,7 @@ def test_a_table_that_nobody_knows_is_no_clean_read() -> None:
     """KV018 where more than one entry differs: the events say what should have been read, not what was."""
     trace = HandTrace(num_blocks=8, block_size=2).request(0, "haiku", [1], prompt_tokens=4).event(Kind.ADMIT, seq_id=1)
     trace.alloc(2, seq_id=1).alloc(3, seq_id=1, lblock=1).write(2, 0, 2, seq_id=1).write(3, 0, 2, seq_id=1, lblock=1)
-    trace.begin((1, 0, 4, [(3, 1), (2, 1)])).commit(2).commit(3).end()
+    trace.begin((1, 0, 4, [(5, 1), (6, 1)])).commit(2).commit(3).end()
     told = explain(trace, "haiku")
     assert (told.verdict, [finding.code for finding in told.other_tables]) == ("unknown", ["KV018"])
     assert told.other_steps == [1]
