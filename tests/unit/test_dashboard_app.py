@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from kvscope.dashboard.launch import APP
 from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
 from kvscope.dashboard.sidebar import GONE
+from kvscope.inspector import cli
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import series, summary
@@ -1100,3 +1103,44 @@ def test_words_among_the_numbers_may_take_two_lines() -> None:
     shown = stats([("Row", "paged, 16 slots", "", ""), ("Pool", "48", "blocks", "")], alarm="Row")
     assert 'class="kv-alarm kv-long" title="" data-stat="Row"' in shown
     assert '<div title="" data-stat="Pool"' in shown
+
+
+def _row(text: str) -> list[tuple[str, str, str]]:
+    """The rows of numbers of a page: label, value, what stands behind it."""
+    found = re.findall(r'data-stat="[^"]*"><dt>(.*?)</dt><dd><span>(.*?)</span>(?:<small>(.*?)</small>)?', text)
+    return [tuple(unescape(part) for part in cell) for cell in found]  # type: ignore[misc]
+
+
+def _in_terminal(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> dict[str, list[tuple[str, str, str]]]:
+    """The rows of numbers of `kvscope top`."""
+    capsys.readouterr()
+    assert cli.run(["top", str(path), "--json", *more]) == 0
+    said = json.loads(capsys.readouterr().out)
+    return {which: [(c["name"], c["value"], c["unit"]) for c in said[which]] for which in ("row", "run")}
+
+
+@pytest.mark.parametrize("name", ["leak", "healthy", "fragmentation", "garbled-race", "prefix-sharing", "reserved"])
+def test_the_terminal_has_the_rows_of_the_pages(open_app: Open, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, values, units and their order, of the run and of any of its moments."""
+    path = SAMPLES / f"{name}.kvpack"
+    last = _last(path)
+    app = open_app(path, page="overview")
+    assert _in_terminal(capsys, path)["run"] == _row(_html(app))
+    for seq in (last // 3, last // 2, last):
+        app = open_app(path, page="live", seq=str(seq))
+        assert _in_terminal(capsys, path, "--seq", str(seq))["row"] == _row(_html(app)), seq
+
+
+def test_the_terminal_has_the_row_of_the_live_page(
+    open_app: Open, toy_engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "going-on.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        for _ in range(6):
+            engine.step()
+        shown = _row(_html(open_app(path, page="live")))
+        told = _in_terminal(capsys, path, "--once")["row"]
+        assert [cell[0] for cell in told] == [cell[0] for cell in shown]
+        assert told[:-1] == shown[:-1]  # (the page has the findings later: they are looked for beside the run)
