@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from kvscope.errors import TraceError, UsageError
+from kvscope.traces.manifest import no_trace
 
 _BEGINS_S = 1.0  # how long a recorder that has made its folder may take to say in it what it records
 _BESIDE = (".kvtrace", ".kvpack", ".json", ".xml")  # traces, and results of property runs
@@ -27,7 +28,7 @@ def check_folder(path: Path) -> None:
     until = time.monotonic() + _BEGINS_S
     while path.is_dir() and path.suffix == ".kvtrace" and not (path / "manifest.json").exists():
         if time.monotonic() > until:
-            raise TraceError(f"{path} is not a trace: it has no manifest.json, and nobody is writing one")
+            raise TraceError(no_trace(path))
         time.sleep(0.05)
 
 
@@ -39,9 +40,9 @@ def holds_no_trace_yet(path: Path) -> bool:
     """
     if not path.is_dir() or (path / "manifest.json").exists():
         return False
-    inside = [file for file in path.iterdir() if not file.name.startswith(".")]
+    inside = [file for file in path.iterdir() if not file.name.startswith(".")]  # OSError: says itself what it is
     if any(file.suffix in _BESIDE or (file / "manifest.json").exists() for file in inside):
         return False
     if inside:
-        raise TraceError(f"{path} is not a trace, and holds none: give one, or an empty folder to wait for the first")
+        raise TraceError(no_trace(path))
     return True
