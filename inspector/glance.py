@@ -65,6 +65,11 @@ class Glance:
         )
         return now_cells(pool, self.allocator, None if self.findings is None else self.findings["count"], when)
 
+    def by_letter(self) -> dict[str, int]:
+        """Blocks by the letters of the map."""
+        counts = np.bincount(self.letters, minlength=len(LETTERS)).tolist()
+        return dict(zip(LETTERS, counts, strict=True))
+
     def cells(self, most: int) -> tuple[int, str]:
         """(blocks per cell, one letter per cell) in at most so many cells."""
         count = len(self.letters)

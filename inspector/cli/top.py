@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kvscope.inspector.top import Source
 
 LOST = "Lost"
+_DRAWN = (STATES[0], WRITING, *STATES[1:])  # what a map tells apart: private blocks are being written or not
 _COUNTED = (("COW copies", "cow_copies"), ("preemptions", "preemptions"), ("evictions", "evictions"))
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _MAP_ROWS = 24
@@ -259,12 +260,12 @@ def _rows(figures: list[tuple[str, str, str]], width: int) -> list[list[tuple[st
 
 def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
     """A bar of the pool by state, its legend, and the pool in use over the last looks."""
-    blocks, total = glance.pool["blocks"], glance.pool["num_blocks"]
+    counts, total = glance.by_letter(), max(len(glance.letters), 1)
     bar, at = Text(), 0
     cells = max(10, width - 1)
     seen = 0
-    for state in STATES:
-        seen += blocks.get(state.name, 0)
+    for state in _DRAWN:
+        seen += counts[state.letter]
         end = round(seen / total * cells)
         bar.append(state.letter * (end - at), _bar_style(state))
         at = end
@@ -286,12 +287,8 @@ def _bar_style(state: State) -> str:
 
 def _legend(glance: Glance, width: int) -> list[Text]:
     """What the letters mean, broken between them where a line is full."""
-    from kvscope.inspector.glance import LETTERS
-
-    blocks = glance.pool["blocks"]
-    told = [(s.letter, s.colour, f"{s.label} {blocks[s.name]:,}") for s in STATES if s.name in blocks]
-    written = int((glance.letters == LETTERS.index(WRITING.letter)).sum())
-    told.append((WRITING.letter, WRITING.colour, f"being written {written:,}"))
+    counts = glance.by_letter()
+    told = [(s.letter, s.colour, f"{s.label} {counts[s.letter]:,}") for s in _DRAWN]
     lines = [Text()]
     for letter, colour, words in told:
         if lines[-1].cell_len + len(words) + 2 > width:

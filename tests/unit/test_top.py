@@ -159,6 +159,23 @@ def test_a_recorded_trace_is_shown_where_most_is_in_use(name: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
+def test_legend_bar_and_map_say_the_same(toy_traces: dict[str, Path], data: st.DataObject) -> None:
+    """As on the dashboard's map: a private block that is being written is a letter of its own."""
+    path = toy_traces["clean"]
+    history = History()
+    history.add(RecordedSource(path, data.draw(st.integers(0, int(open_trace(path).seqs[-1])))).look())
+    lines = shown(history, 200).splitlines()
+    cells = "".join(line.split()[1] for line in lines if re.match(r" +\d+ [PSTCQFWL]+$", line))
+    (legend,) = [line for line in lines if "P private" in line]
+    assert {letter: int(n) for letter, n in re.findall(r"\b([A-Z]) [a-z ]+ (\d+)", legend)} == {
+        letter: cells.count(letter) for letter in LETTERS
+    }
+    (bar,) = [line for line in lines if re.fullmatch(r"[PSTCQFWL]{150,}", line)]
+    assert {letter for letter in LETTERS if cells.count(letter)} >= set(bar)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
 def test_any_moment_of_a_recorded_trace(toy_traces: dict[str, Path], data: st.DataObject) -> None:
     path = toy_traces["missing-copy"]
     trace = open_trace(path)
