@@ -28,6 +28,7 @@ from kvscope.inspector.longrun import LongRun, longrun
 from kvscope.inspector.lost import Lost
 from kvscope.inspector.measures import Series, series, summary
 from kvscope.inspector.pace import Pace
+from kvscope.inspector.palette import STATES
 from kvscope.inspector.remote import Server
 from kvscope.inspector.state import (
     MOST_SHOWN,
@@ -42,6 +43,7 @@ from kvscope.traces.follow import Follower
 from kvscope.traces.schema import EventArray
 
 _MAX_SEQ = 1 << 62
+_COUNTS = ("seq", "step", "num_blocks", "block_bytes", "saved_blocks", "running", "waiting")
 
 
 class Source(Protocol):
@@ -226,12 +228,27 @@ class ServerSource:
         """Ask it; raises as `Server.get` does."""
         try:
             return self._glance(self._server.json("/frame"))
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # another program's answer
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:  # another program's answer
             raise TraceError(f"{self.url} answered with something that is no frame: is it `kvscope serve`?") from error
 
     def _glance(self, frame: dict[str, Any]) -> Glance:
-        totals = dict(frame["totals"] or {}) | {"generated_tokens": frame["generated_tokens"]}
-        known = frame["pool"] is not None
-        letters = letters_of(self._server.pool()) if known else np.empty(0, np.uint8)
-        return Glance(frame["model"] if known else self.url, True, frame["pool"] or {}, totals, letters, time.time(),
-                      frame["findings"], frame["failed"], run=str(frame["run"]))  # fmt: skip
+        totals = _ints(frame["totals"] or {}) | _ints({"generated_tokens": frame["generated_tokens"]})
+        pool = {} if frame["pool"] is None else _pool_in(frame["pool"])
+        letters = letters_of(self._server.pool()) if pool else np.empty(0, np.uint8)
+        found, failed = frame["findings"], frame["failed"]
+        if found is not None:
+            found = {**found, "count": int(found["count"])}
+        return Glance(str(frame["model"]) if pool else self.url, True, pool, totals, letters, time.time(),
+                      found, None if failed is None else str(failed), run=str(frame["run"]))  # fmt: skip
+
+
+def _pool_in(said: dict[str, Any]) -> dict[str, Any]:
+    """The pool of a server's frame, where it is one: KeyError, TypeError, ValueError or ArithmeticError else."""
+    counts = {name: said[name] for name in _COUNTS if name != "seq" or said["seq"] is not None}
+    blocks = {state.name: 0 for state in STATES} | _ints(said["blocks"])  # (an older server names fewer states)
+    ratios = {name: None if said[name] is None else float(said[name]) for name in ("sharing_factor", "tail_waste")}
+    return {**said, **_ints(counts), **ratios, "blocks": blocks}
+
+
+def _ints(said: dict[str, Any]) -> dict[str, int]:
+    return {name: int(value) for name, value in said.items()}

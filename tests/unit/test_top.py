@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -269,6 +269,35 @@ def test_whatever_answers_is_one_line(answer: bytes) -> None:
         with pytest.raises(TraceError) as told:
             ServerSource(f"http://127.0.0.1:{listener.getsockname()[1]}").look()
     assert "\n" not in str(told.value)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_frame_of_another_version_is_drawn_or_refused_in_a_line(
+    toy_traces: dict[str, Path], data: st.DataObject
+) -> None:
+    """What is missing from it, or is something else, never ends in a traceback."""
+    trace = open_trace(toy_traces["clean"])
+    state = state_at(trace, 700)
+    seen = RecordedSource(toy_traces["clean"], 700).look()
+    pool = {**seen.pool, "preemptions": 0}
+    frame: dict[str, Any] = {
+        "run": "r", "model": "m", "failed": None, "generated_tokens": 3, "totals": dict(seen.totals), "pool": pool,
+        "findings": {"checked_events": 1, "count": 2, "codes": {"KV001": 2}},
+    }  # fmt: skip
+    parts = (frame, pool, pool["blocks"], frame["totals"], frame["findings"])
+    places = [(part, key) for part in parts for key in part]
+    part, key = data.draw(st.sampled_from(places))
+    if data.draw(st.booleans()):
+        del part[key]
+    else:
+        part[key] = data.draw(st.sampled_from([None, "x", [], {}, -1, 1e400, float("nan"), True, 10**30]))
+    source, history = ServerSource("http://127.0.0.1:9"), History()
+    source._server.json, source._server.pool = lambda path: frame, lambda: state  # type: ignore[method-assign]
+    with contextlib.suppress(TraceError):
+        history.add(source.look())
+        shown(history)
+        json.dumps(history.kept[-1].to_json(history.rates()))
 
 
 def test_an_engine_that_has_failed_is_told() -> None:
