@@ -31,6 +31,7 @@ class Moment:
     in_use_at_end: int  # blocks
     lost_at_end: int  # of those
     first_finding: int | None = None  # its event
+    asked: int | None = None  # the event that was asked for: another one where that one is missing
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class RecordedSource:
         here, begun = trace.columns(("seq", "step", "t_ns"), row, row + 1), trace.columns(("t_ns",), 0, 1)
         since_s = (int(here["t_ns"][0]) - int(begun["t_ns"][0])) * 1e-9
         moment = Moment(
-            int(here["seq"][0]), int(here["step"][0]), since_s, last, most_seq=most_seq,
+            int(here["seq"][0]), int(here["step"][0]), since_s, last, most_seq=most_seq, asked=self._seq,
             chosen="asked" if self._seq is not None else "most_in_use" if most else "end",
             in_use_at_end=in_use(end.pool["blocks"]), lost_at_end=end.pool["lost_blocks"],
             first_finding=min((f.seq for f in found.result.findings), default=None) if found else None,

@@ -156,6 +156,8 @@ def screen(history: History, width: int, map_rows: int) -> Group:
 def _when(moment: Moment) -> str:
     """Which moment of a recorded run is shown."""
     why = {"most_in_use": ", at which most blocks were in use", "end": ", its last: no block was ever in use"}
+    if moment.asked not in (None, moment.seq):
+        return f"Just after event {moment.seq:,}: event {moment.asked:,} is missing"
     return f"Just after event {moment.seq:,}{why.get(moment.chosen, '')}"
 
 

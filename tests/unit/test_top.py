@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kvscope.engine.model import load_model
-from kvscope.errors import TraceError
+from kvscope.errors import TraceError, UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import top
 from kvscope.inspector.glance import LETTERS, Glance, History
@@ -197,6 +197,29 @@ def test_a_moment_of_a_trace_that_is_being_written(tmp_path: Path, capsys: pytes
             assert json.loads(capsys.readouterr().out)["pool"]["blocks"]["private"] == seq + 1
         assert cli.run(["top", str(tmp_path / "t.kvtrace"), "--seq", "2"]) == 2
         assert "has no event 2: it has 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_any_moment_of_a_damaged_trace(tmp_path: Path, lost: int) -> None:
+    """An event that is missing is told, with the one that is shown; one before all that is left is refused."""
+    path = tmp_path / "t.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16), sealing="inline", hot_rows=128, seal_rows=32, max_batches=2) as sink:
+        for i in range(300):
+            sink.emit(Kind.ALLOC, 1, i % 64, i // 64, 0, 1, 0, i, 0)
+    sorted(path.glob("events-*.arrows"))[lost].unlink()
+    trace = open_trace(path)
+    there = set(trace.seqs.tolist())
+    for seq in range(0, 300, 7):
+        if seq < min(there):
+            with pytest.raises(UsageError, match="has no event"):
+                RecordedSource(path, seq).look()
+            continue
+        history = History()
+        history.add(RecordedSource(path, seq).look())
+        at = max(number for number in there if number <= seq)
+        assert history.kept[-1].pool["seq"] == at
+        assert f"Just after event {at}" in shown(history)
+        assert (f"event {seq} is missing" in shown(history)) is (seq not in there)
 
 
 @pytest.mark.parametrize("span_ns", [0, 11_000, 99_000_000, 100_000_000, 2_000_000_000])
