@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from kvscope.dashboard.opened import TraceView, findings_while_live
+from kvscope.inspector.findings import QUICK_CHECK as QUICK_CHECK
 from kvscope.inspector.findings import CheckResult, Finding, check
 from kvscope.inspector.holes import Holes, holes
 from kvscope.inspector.lanes import Lane, lanes
@@ -17,7 +18,6 @@ from kvscope.inspector.source import Names
 from kvscope.inspector.state import PoolState, state_at, tables_at
 from kvscope.inspector.table_seek import TableSeeker
 
-QUICK_CHECK = 50_000  # events that are checked within a second
 _CHECKED: set[tuple[Any, ...]] = set()  # views whose check has been run
 _MEASURED: set[tuple[Any, ...]] = set()  # long views whose every measure is known
 

@@ -67,6 +67,7 @@ def main() -> None:
             sidebar.links(links, chosen, pages, lambda path: {})
             told = st.container()
             runs.render(None, None)
+            places.say_leftover("runs")
             notes.show("runs", told)
             places.publish_url(places.link(begun.traces, "runs", drawn=True))
             return
@@ -97,6 +98,7 @@ def main() -> None:
             with bar:
                 timebar.show(view, place, following=playing)
         chosen.run()
+        places.say_leftover(chosen.url_path)
         notes.show(chosen.url_path, told)
         places.publish_url(place_on(chosen.url_path, drawn=True))
     except KVScopeError as error:
@@ -122,7 +124,7 @@ def _place_on(
     path: str, *, view: opened.TraceView, begun: opened.Start, moving: bool, drawn: bool = False
 ) -> dict[str, str]:
     """The link's parameters on a page."""
-    other = compare.other_of(view, begun.traces) if path == "compare" else None
+    other = compare.chosen(view, begun.traces) if path == "compare" else None
     return places.link(begun.traces, path, view.name, moving=moving, other=other, drawn=drawn)
 
 
@@ -161,9 +163,11 @@ def _page(module: ModuleType) -> Callable[[], None]:
 
 def _follow_page_link(pages: dict[str, Any], begun: opened.Start) -> None:
     """`?page=blocks` in a link opens that page, whichever path the link has; the rest of the link was adopted."""
-    wanted = st.query_params.get("page")
+    wanted, given = st.query_params.get("page"), list(dict.fromkeys(st.query_params.get_all("page")))
     if wanted is None:
         return
+    if len(given) > 1:
+        notes.note(f"The link has {', '.join(f'page={page:.60}' for page in given[:8])}: the last one is followed.")
     if wanted in pages and not places.stepped_back():
         st.switch_page(pages[wanted], query_params=places.link(begun.traces, wanted))
     if wanted not in pages:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from kvscope.dashboard.notes import forget, note
+from kvscope.dashboard.pages import TIMELESS
 
 # The parameters that a page's link carries.
 ON_PAGE: Mapping[str, tuple[str, ...]] = {
@@ -34,8 +35,25 @@ def asked() -> dict[str, str]:
 
 def take(name: str, said: str) -> None:
     """A link asks for it: what cannot be had of it is told by the page that has such a choice."""
-    asked()[name] = said
+    if name in NAMES:
+        asked()[name] = said
     _from_link().add(name)
+
+
+def offers(name: str) -> bool:
+    """The page has such a choice, which is none of the above; whether a link has asked for it since it last had."""
+    st.session_state["offered"].add(name)
+    found = name in _from_link()
+    _from_link().discard(name)
+    return found
+
+
+def leftover(page: str) -> list[str]:
+    """What a link asks for that the page, which has been drawn, has no choice of; it is forgotten."""
+    waits = () if page in TIMELESS else EVERYWHERE  # of a page that plays the time bar is not there
+    left = [name for name in sorted(_from_link()) if name not in waits]
+    _from_link().difference_update(left)
+    return [f"{name}={asked().pop(name, st.session_state.get(name))}" for name in left]
 
 
 def begin() -> None:
@@ -45,7 +63,7 @@ def begin() -> None:
 
 def parameters(page: str, *, drawn: bool = False) -> dict[str, str]:
     """Those that a page's link carries; of a page that was `drawn` in this run only what it has."""
-    names = (*EVERYWHERE, *ON_PAGE.get(page, ()))
+    names = (*(() if page in TIMELESS else EVERYWHERE), *ON_PAGE.get(page, ()))
     if drawn:
         names = tuple(name for name in names if name in st.session_state["offered"])
     return {name: asked()[name] for name in names if name in asked() and asked()[name] != _NOT_ON.get((page, name))}
@@ -60,7 +78,7 @@ def one(name: str, offered: Sequence[Value], default: Value, *, key: str, what: 
     by_text = {_text(value): value for value in offered}
     said = _said(name)
     if said is not None and said not in by_text:
-        said = _refuse(name, what, said, by_text, _text(default))
+        said = _refuse(name, what, [said], by_text, _text(default))
     _from_link().discard(name)
     st.session_state[key] = default if said is None else by_text[said]
     return {"key": key, "on_change": _keep, "args": (name, key, tuple(by_text), _text(default))}
@@ -71,12 +89,17 @@ def several(name: str, offered: Sequence[Value], default: Sequence[Value], *, ke
     by_text = {_text(value): value for value in offered}
     said = _said(name)
     wanted = [] if said in (None, _NONE) else str(said).split(",")
-    usual = ", ".join(map(_text, default)) or "everything"
-    if unknown := [text for text in wanted if text not in by_text]:
-        said = _refuse(name, what, unknown[0], by_text, usual)
+    usual, order = ", ".join(map(_text, default)) or "everything", tuple(by_text)
+    had = [text for text in order if text in wanted]
+    if unknown := [text for text in dict.fromkeys(wanted) if text not in by_text]:
+        said = _refuse(name, what, unknown, by_text, ", ".join(had) or usual)
+        if had:
+            said = ",".join(sorted(had, key=order.index))
+            if said != _texts(default, order):
+                asked()[name] = said
     _from_link().discard(name)
-    st.session_state[key] = list(default) if said is None else [v for text, v in by_text.items() if text in wanted]
-    return {"key": key, "on_change": _keep, "args": (name, key, tuple(by_text), _texts(default, tuple(by_text)))}
+    st.session_state[key] = list(default) if said is None else [by_text[text] for text in had]
+    return {"key": key, "on_change": _keep, "args": (name, key, order, _texts(default, order))}
 
 
 def switch(name: str, default: bool, *, key: str, what: str) -> dict[str, Any]:
@@ -105,15 +128,19 @@ def _keep(name: str, key: str, order: tuple[str, ...], default: str) -> None:
     forget()
     if text == default:
         asked().pop(name, None)
-    else:
-        asked()[name] = text
+        return
+    asked()[name] = text
+    if not isinstance(value, list | tuple) and text not in order:  # typed: what it is not is told
+        _from_link().add(name)
 
 
-def _refuse(name: str, what: str, said: str, offered: Collection[str], instead: str) -> None:
+def _refuse(name: str, what: str, said: Sequence[str], offered: Collection[str], instead: str) -> None:
     """Let go of what this page does not have; say so where a link asked for it."""
     if name in _from_link():
         few = ", ".join(list(offered)[:_MOST_NAMED]) + (" ..." if len(offered) > _MOST_NAMED else "")
-        note(f"{what} {said!r:.60} was asked for, which is not one of {few}: {instead} is shown.")
+        named = ", ".join(f"{text!r:.60}" for text in said[:_MOST_NAMED]) + (" ..." if len(said) > _MOST_NAMED else "")
+        were = "was asked for, which is not one of" if len(said) == 1 else "were asked for, which are not among"
+        note(f"{what} {named} {were} {few}: {instead} is shown.")
     del asked()[name]
 
 

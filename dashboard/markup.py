@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from kvscope.dashboard.palette import SEQUENCES, ink_on
+from kvscope.inspector.numerals import unit_text
 
 STYLE = """<style>
 .stMainBlockContainer { padding: 1.8rem 2.2rem 3rem; max-width: 1760px; }
@@ -28,6 +29,7 @@ button kbd { opacity: 1 !important; color: inherit !important; }
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .kv-stats, .kv-facts { margin: 0 !important; padding: 0 !important; }
 .kv-stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(6.9rem, 1fr)); gap: 0.6rem; }
+.kv-stats.kv-many { grid-template-columns: repeat(auto-fit, minmax(5.9rem, 1fr)); }
 .kv-stats div { border: 1px solid var(--st-border-color, rgba(128, 140, 152, 0.35)); border-radius: 0.5rem;
   padding: 0.5rem 0.55rem 0.55rem 0.6rem; min-width: 0; overflow-wrap: break-word; }
 .kv-stats dt { font-size: 0.78rem; opacity: 0.72; line-height: 1.25; }
@@ -84,6 +86,7 @@ button kbd { opacity: 1 !important; color: inherit !important; }
 </style>"""
 
 LONG_VALUE = 9  # characters: words rather than a number, which may take two lines of a card
+FEW = 8  # numbers of a row that fit a laptop at their usual width
 
 LOGO = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 150 30" width="150" height="30">
 <g>{cells}</g><text x="38" y="22" font-family="system-ui,sans-serif" font-size="20" font-weight="700"
@@ -105,22 +108,14 @@ def stats(cells: Iterable[tuple[str, str, str, str]], *, alarm: str = "") -> str
     for label, value, small, said in cells:
         marks = ["kv-alarm"] * (label == alarm) + ["kv-long"] * (len(value) > LONG_VALUE)
         mark = f' class="{" ".join(marks)}"' if marks else ""
-        small = _singular(small) if value == "1" else small
+        small = unit_text(value, small)
         after = f"<small>{escape(small)}</small>" if small else ""
         shown.append(
             f'<div{mark} title="{escape(said, quote=True)}" data-stat="{escape(label, quote=True)}">'
             f"<dt>{escape(label)}</dt><dd><span>{escape(value)}</span>{after}</dd></div>"
         )
-    return f'<dl class="kv-stats">{"".join(shown)}</dl>'
-
-
-_UNITS = ("blocks", "slots", "tokens", "events", "sequences", "steps", "requests")
-
-
-def _singular(unit: str) -> str:
-    """`block` for a unit of `blocks`; what is no unit as it is."""
-    first, rest = unit.split(" ", 1)[0], unit.partition(" ")[2]
-    return " ".join([first.removesuffix("s"), *([rest] if rest else [])]) if first in _UNITS else unit
+    many = " kv-many" if len(shown) > FEW else ""
+    return f'<dl class="kv-stats{many}">{"".join(shown)}</dl>'
 
 
 def pill(kind: str, said: str) -> str:

@@ -16,9 +16,14 @@ def note(text: str) -> None:
         notes.append(text)
 
 
+def note_of_move(text: str) -> None:
+    """Say it on the page that a move leads to; for the callback that moves."""
+    st.session_state.setdefault("notes_of_move", []).append(text)
+
+
 def forget() -> None:
-    """The visitor has moved."""
-    st.session_state["notes"] = []
+    """The visitor has moved: what was said before is gone."""
+    st.session_state["notes"] = st.session_state.pop("notes_of_move", [])
 
 
 def show(page: str, room: Any) -> None:

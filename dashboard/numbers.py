@@ -1,42 +1,7 @@
-"""How numbers are written on the screen; a measure that is absent is a dash, never 0."""
+"""How numbers are written on the screen: as in every row of numbers of the inspector."""
 
 from __future__ import annotations
 
-ABSENT = "–"
+from kvscope.inspector.numerals import ABSENT, bytes_text, count_text, duration_text, factor_text, ratio_text
 
-
-def count_text(value: int | None) -> str:
-    """12,345"""
-    return ABSENT if value is None else f"{value:,}"
-
-
-def ratio_text(value: float | None) -> str:
-    """84.3 %"""
-    return ABSENT if value is None else f"{100 * value:.1f} %"
-
-
-def factor_text(value: float | None) -> str:
-    """1.52 x"""
-    return ABSENT if value is None else f"{value:.2f} ×"
-
-
-def bytes_text(value: int | None) -> str:
-    """4.50 MiB"""
-    if value is None:
-        return ABSENT
-    amount, unit = float(value), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(amount) < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:,.0f} B" if unit == "B" else f"{amount:,.2f} {unit}"
-
-
-def duration_text(seconds: float | None) -> str:
-    """12.3 ms"""
-    if seconds is None:
-        return ABSENT
-    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
-        if seconds < limit:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds / 60:.1f} min"
+__all__ = ["ABSENT", "bytes_text", "count_text", "duration_text", "factor_text", "ratio_text"]

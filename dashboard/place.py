@@ -22,6 +22,8 @@ from kvscope.dashboard.opened import Start, TraceView
 
 _PLACE = ("trace", "other", "seq", "block")
 _ASKED = {"seq": "Event", "block": "Block"}
+_MOST_NAMED = 8  # of what a line lists
+BELOW = "Block {} was asked for: blocks begin with 0, and none of them is chosen."
 STALE_S = 2.0  # how long a browser may go on sending an address that has been replaced
 
 
@@ -51,9 +53,12 @@ def adopt_url() -> None:
             return
     written: dict[str, str] = state.setdefault("written", {})
     replaced: dict[tuple[str, str], float] = state.setdefault("replaced", {})
-    for name in (*_PLACE, *choices.NAMES):
+    known = (*_PLACE, *choices.NAMES)
+    unknown = [name for name in st.query_params if name not in (*known, "page")]
+    for name in (*known, *unknown):
         value = st.query_params.get(name)
-        if value is None and back and name in written and len(st.query_params) and name != "other":
+        here = name != "other" or state.get("page_drawn") == "compare"  # what no other page's address has
+        if value is None and back and here and name in written and len(st.query_params):
             _leave(name)
             del written[name]
         if value is None or value == written.get(name):
@@ -62,19 +67,43 @@ def adopt_url() -> None:
             continue
         if not adopted:
             forget()
-        _take(name, value)
-        written[name] = value
         adopted.add(name)
+        if name in known:
+            _say_doubled(name)
+            _take(name, value)
+        written[name] = value
+    if left := [f"{name}={st.query_params[name]}" for name in unknown if name in adopted]:
+        note(f"{_listed(left)} {'is' if len(left) == 1 else 'are'} in the link and nothing that a link can ask for.")
+
+
+def _say_doubled(name: str) -> None:
+    given = list(dict.fromkeys(st.query_params.get_all(name)))
+    if len(given) > 1:
+        note(f"The link has {_listed([f'{name}={value}' for value in given])}: the last one is followed.")
+
+
+def _listed(texts: list[str]) -> str:
+    """A few of them, none at any length."""
+    return ", ".join(f"{text:.60}" for text in texts[:_MOST_NAMED]) + (" ..." if len(texts) > _MOST_NAMED else "")
+
+
+def say_leftover(page: str) -> None:
+    """What the link asks for and the page, which has been drawn, does not have."""
+    if left := choices.leftover(page):
+        note(f"{_listed(left)} was asked for, which this page has no choice of here: it is shown without.")
 
 
 def _take(name: str, value: str) -> None:
     state = st.session_state
-    if name in choices.NAMES:
+    if name in choices.NAMES or name == "other":
         choices.take(name, value)
+    if name in choices.NAMES:
         return
     state[name] = value if name in ("trace", "other") else _number(value)
     if state[name] is None:
-        note(f"{_ASKED[name]} {value!r} was asked for, which is no number: the link is followed without it.")
+        note(f"{_ASKED[name]} {value!r:.60} was asked for, which is no number: the link is followed without it.")
+    elif name == "block" and state[name] == -1:  # (which within a session means that it was let go of)
+        note(BELOW.format(-1))
 
 
 def _leave(name: str) -> None:
@@ -93,7 +122,8 @@ def publish_url(wanted: dict[str, str]) -> None:
     recent = {item: t for item, t in state.get("replaced", {}).items() if now - t < STALE_S}
     state["replaced"] = recent | gone
     state["written"] = wanted
-    if st.query_params.to_dict() != wanted:
+    doubled = any(len(st.query_params.get_all(name)) > 1 for name in wanted)
+    if doubled or st.query_params.to_dict() != wanted:
         st.query_params.from_dict(wanted)
 
 

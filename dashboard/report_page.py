@@ -89,7 +89,7 @@ class _Page:
         from kvscope.dashboard import figures, markup
         from kvscope.dashboard.layers import stack_of
         from kvscope.dashboard.marks import Mark
-        from kvscope.dashboard.stats import stat_cells, waste_title
+        from kvscope.inspector.statrow import stat_cells, waste_title
 
         yield self._head()
         found = len(self.checked.findings)

@@ -28,7 +28,7 @@ async def _at_the_root(request: Request) -> Response:
     """The first page, or the one that the link names."""
     given = request.query_params.multi_items()
     page = request.query_params.get("page")
-    if page not in PATHS:
+    if page not in PATHS or len(set(request.query_params.getlist("page"))) > 1:  # the page says what is wrong
         return _document()
     rest = urlencode([(name, value) for name, value in given if name != "page"])
     path = "" if page == PATHS[0] else page

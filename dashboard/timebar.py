@@ -58,7 +58,8 @@ def show(view: TraceView, place: Place, *, following: bool = False) -> None:
             drawn[key, value] = now
         st.session_state["drawn"] = drawn
         with number:
-            st.number_input("Event", view.first_seq, view.last_seq, key="seq_box", on_change=_take,
+            # (without limits: a browser would not say what is typed beyond them, and nobody would answer it)
+            st.number_input("Event", step=1, key="seq_box", on_change=_take,
                             args=("seq_box",), label_visibility="collapsed")  # fmt: skip
         with slide:
             if sliding["max_value"] > sliding["min_value"]:

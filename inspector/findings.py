@@ -8,6 +8,8 @@ from typing import Any
 
 from kvscope.inspector.source import Names, TraceLike, life, site_of
 
+QUICK_CHECK = 50_000  # events that are checked within a second
+
 # Code -> (name, severity). A code, once published, never changes its meaning.
 CODES: dict[str, tuple[str, str]] = {
     "KV001": ("write-after-free", "error"),

@@ -8,7 +8,6 @@ time is drawn as it stood. Measures mean what `measures` says.
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from kvscope.inspector.lineup import Lineup
 from kvscope.inspector.measures import decimate, in_force
+from kvscope.inspector.pace import Pace
 from kvscope.inspector.source import IntArray, fold_before
 from kvscope.inspector.state import PoolState, pool_state
 from kvscope.inspector.sums import STATES, Part, PoolSums
@@ -24,7 +24,6 @@ from kvscope.traces.fold import FOLD_COLUMNS, BlockFold
 from kvscope.traces.schema import Kind, Reason
 
 POINTS = 1200  # of the past, at most; two thirds of them after it was thinned out
-RATE_NS = 5_000_000_000  # tokens per second are a mean over so long
 
 _MEASURES = (*STATES, "table_entries", "held_blocks", "saved_blocks", "lost_blocks", "sharing_factor", "filled_slots",
              "utilization", "tail_waste")  # fmt: skip
@@ -90,9 +89,9 @@ class Follower:
         self._hits = self._queries = self._resized = 0
         self._seq = self._step = -1
         self._begin()
-        self._ended: list[tuple[int, int]] = []  # (t_ns, tokens) of the newest steps
+        self._pace = Pace()
         self._past: Past = {name: np.empty(0) for name in ("wall_s", "seq", "step", "run", *_MEASURES)}
-        self._restarts, self._news = 0, time.monotonic()
+        self._restarts = 0
         if before is not None:
             self._restarts = before._restarts + (0 if same_run else 1)
             self._past = {n: np.append(v, np.nan) if len(v) else v for n, v in before._past.items()}
@@ -126,8 +125,7 @@ class Follower:
             rows=self._rows, seq=self._seq, step=self._step,
             pool=self._pool(), past=dict(self._past), counts=names,
             cow_copies=names["cow"] - self._resized, hit_tokens=self._hits, query_tokens=self._queries,
-            tokens_per_s=self._rate(time.monotonic() - self._news), idle_s=time.monotonic() - self._news,
-            restarts=self._restarts,
+            tokens_per_s=self._pace.tokens_per_s, idle_s=self._pace.idle_s, restarts=self._restarts,
             running=len(self._lineup.running), waiting=len(self._lineup.waiting), lineup_known=self._lineup.known,
         )  # fmt: skip
 
@@ -139,7 +137,7 @@ class Follower:
         kind = part["kind"]
         if not len(kind):
             return
-        self._rows, self._news = self._rows + len(kind), time.monotonic()
+        self._rows += len(kind)
         self._fold.apply(part)
         where, values, _ = self._sums.follow(part)
         self._kinds += np.bincount(kind, minlength=256)[:256]
@@ -147,9 +145,7 @@ class Follower:
         self._seq, self._step = int(part["seq"][-1]), int(part["step"].max())
         self._requests(part)
         self._lineup.add(part)
-        ends = np.flatnonzero(kind == Kind.STEP_END)[-4096:]
-        self._ended += zip(part["t_ns"][ends].tolist(), part["aux"][ends].tolist(), strict=True)
-        self._ended = [(t, n) for t, n in self._ended[-4096:] if t >= int(part["t_ns"][-1]) - RATE_NS]
+        self._pace.add(part)
         self._remember(part, where, values)
 
     def _requests(self, part: Part) -> None:
@@ -174,14 +170,6 @@ class Follower:
         before = np.searchsorted(rows, holes)
         new = {name: np.insert(column, before, np.nan) for name, column in new.items()}
         self._past = thinned({name: np.concatenate([self._past[name], new[name]]) for name in self._past})
-
-    def _rate(self, idle_s: float) -> float | None:
-        if len(self._ended) < 2:
-            return None
-        if idle_s * 1e9 > RATE_NS:
-            return 0.0
-        span = self._ended[-1][0] - self._ended[0][0]
-        return sum(n for _, n in self._ended[1:]) * 1e9 / span if span > 0 else None
 
 
 def thinned(past: Past, points: int = POINTS) -> Past:

@@ -11,10 +11,11 @@ import streamlit as st
 from kvscope.dashboard import markup, story
 from kvscope.dashboard.answers import findings_so_far, names_of, pool_at
 from kvscope.dashboard.component import event_list
+from kvscope.dashboard.notes import note_of_move
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import BY_LETTER
-from kvscope.dashboard.place import Place, go, move
+from kvscope.dashboard.place import BELOW, Place, go, move
 from kvscope.dashboard.words import short_site
 from kvscope.inspector.biography import Life, biography
 
@@ -88,12 +89,14 @@ def _stats(view: TraceView, place: Place, lives: list[Life]) -> None:
 
 def _choice(view: TraceView, place: Place) -> None:
     st.session_state["block_box"] = None if place.block < 0 else place.block
-    st.number_input("Block", 0, view.num_blocks - 1, value=None, key="block_box", on_change=_take,
+    st.number_input("Block", value=None, step=1, key="block_box", on_change=_take,
                     placeholder=f"0..{view.num_blocks - 1}")  # fmt: skip
 
 
 def _take() -> None:
     value = st.session_state.get("block_box")
+    if value == -1:
+        note_of_move(BELOW.format(-1))
     move(block=-1 if value is None else int(value))
 
 

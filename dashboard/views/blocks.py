@@ -9,7 +9,7 @@ from kvscope.dashboard.answers import findings_so_far, names_of, owners_of, pool
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
-from kvscope.dashboard.stats import LOST, state_cells
+from kvscope.inspector.statrow import LOST, state_cells
 
 _MODES = {"state": "State", "refcount": "References", "age": "Age", "owner": "Owner"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvscope.dashboard import figures, markup, opened, plots
+from kvscope.dashboard import choices, figures, markup, notes, opened, plots
 from kvscope.dashboard.answers import measured
 from kvscope.dashboard.numbers import ABSENT, bytes_text, duration_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
@@ -33,16 +32,15 @@ def render(view: TraceView, place: Place) -> None:
         st.info("There is one trace only: start with a folder of traces, `kvscope dashboard FOLDER`.")
         return
     asked = st.session_state.get("other")
-    if asked and asked not in traces:
-        text = f"{asked!r} was asked for to compare with, and is not shown here: {wanted} is compared."
-        st.warning(markup.plain(text), icon=":material/wrong_location:")
-    st.session_state["other_box"] = st.session_state["other"] = wanted
+    if choices.offers("other") and asked != wanted:
+        why = "is the run itself" if asked == view.name else "is not shown here"
+        notes.note(f"{asked!r:.60} was asked for to compare with, and {why}: {wanted} is compared.")
+    st.session_state["other_box"], st.session_state["other"] = wanted, chosen(view, traces)
     others = [name for name in traces if name != view.name]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         said = f"Compare {markup.plain(view.name)} with"
         name = st.selectbox(said, others, key="other_box", on_change=_take, width=360)
         _telling_pair(view.name, name, traces)
-    st.session_state["other"] = name
     other = opened.open_view(name, traces[name])
     if not len(other.events):
         st.info("That trace holds no event.")
@@ -58,6 +56,12 @@ def render(view: TraceView, place: Place) -> None:
     st.dataframe(_table(found, view.name, name), hide_index=True, key="changes", height=420)
 
 
+def chosen(view: TraceView, traces: Mapping[str, Path]) -> str | None:
+    """The trace that somebody chose to see beside this one; None for none, and for itself."""
+    other = st.session_state.get("other")
+    return other if other in traces and other != view.name else None
+
+
 def other_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
     """The trace beside which this one is looked at: the chosen one, else its partner, never itself.
 
@@ -65,10 +69,10 @@ def other_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:
     those (or all, where there is none) the one with the most similar name: `load-16` of `load-32`.
     """
     others = [name for name in traces if name != view.name]
-    chosen, alike = st.session_state.get("other"), partial(_alike, view.name)
-    if chosen in others or not others:
-        return chosen if others else None
-    return partner_of(view, traces) or max(others, key=lambda name: (_as_large(view, traces, name), alike(name)))
+    if not others:
+        return None
+    telling = chosen(view, traces) or partner_of(view, traces)
+    return telling or max(others, key=lambda name: (_as_large(view, traces, name), _alike(view.name, name)))
 
 
 def partner_of(view: TraceView, traces: Mapping[str, Path]) -> str | None:

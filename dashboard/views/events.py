@@ -12,10 +12,10 @@ from kvscope.dashboard.answers import names_of, pool_at
 from kvscope.dashboard.component import event_list
 from kvscope.dashboard.opened import TraceView, row_at
 from kvscope.dashboard.place import Place, go
-from kvscope.dashboard.stats import LOST, state_cells
 from kvscope.dashboard.views import blocks
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.biography import kind_words
+from kvscope.inspector.statrow import LOST, state_cells
 
 WINDOW = 50
 

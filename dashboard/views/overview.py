@@ -28,12 +28,12 @@ from kvscope.dashboard.numbers import ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.palette import GREEN, ORANGE, PURPLE
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.stats import stat_cells, waste_title
 from kvscope.dashboard.views import compare
 from kvscope.dashboard.words import event_text
 from kvscope.inspector.holes import IN_ONE_PIECE, allocator_of
 from kvscope.inspector.lanes import most_at_once
 from kvscope.inspector.state import BlockState
+from kvscope.inspector.statrow import stat_cells, waste_title
 from kvscope.traces.schema import Kind
 
 MAX_STRIP = 4096  # blocks of a pool that is drawn side by side

@@ -19,15 +19,16 @@ from kvscope.dashboard.answers import findings_so_far, measured, pool_at
 from kvscope.dashboard.component import block_map
 from kvscope.dashboard.component import curves as curves_element
 from kvscope.dashboard.curves import Tick
-from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, factor_text, ratio_text
+from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import Followed, TraceView, followed, row_at
 from kvscope.dashboard.palette import CAUSES
 from kvscope.dashboard.place import Place, go
-from kvscope.dashboard.stats import LOST, Cell, lost_cells, waste_title
 from kvscope.errors import KVScopeError
 from kvscope.inspector.following import Moment, thinned
+from kvscope.inspector.holes import allocator_of
 from kvscope.inspector.measures import MEASURES, Series
 from kvscope.inspector.state import PoolState
+from kvscope.inspector.statrow import LOST, Cell, going_cells, measures_now, moment_cells, now_cells, waste_title
 from kvscope.inspector.units import counted
 
 EVERY_S, EVERY_LARGE_S, EVERY_PAUSED_S = 0.12, 0.4, 1.0
@@ -132,7 +133,7 @@ class _Shown:
     past: dict[str, npt.NDArray[Any]]
     num_blocks: int
     block_bytes: int
-    cells: list[tuple[str, str, str, str]]
+    cells: tuple[Cell, ...]
     status: str
     events: int
     cursor: float | None  # on the axis of the curves
@@ -199,9 +200,12 @@ def _draw(view: TraceView, place: Place, shown: _Shown, mode: str) -> None:
 def _live(view: TraceView, place: Place, now: Followed, moves: bool) -> _Shown:
     """A frame of a trace that is being written: the newest, or the chosen event under curves that go on growing."""
     moment = now.moment
-    pool, cursor, cells = moment.pool, None, _live_cells(now, waste_title(view))
-    if not moves:
-        pool, cells = pool_at(view, place.seq), _cells_at(view, *_row_of(view, place.seq))
+    pool, cursor = moment.pool, None
+    if moves:
+        cells = _cells(view, pool, now.block_bytes, _going(now))
+    else:
+        pool = pool_at(view, place.seq)
+        cells = _cells_at(view, pool, *_row_of(view, place.seq))
         cursor = _cursor(moment.past, place)
     status = now.status if moves or now.status != "live" else "paused"
     if now.contact is not None:
@@ -229,36 +233,15 @@ def _to_the_present(moment: Moment) -> dict[str, npt.NDArray[Any]]:
     return past
 
 
-def _live_cells(now: Followed, waste: str) -> list[tuple[str, str, str, str]]:
+def _cells(view: TraceView, pool: PoolState, block_bytes: int, when: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    found = findings_so_far(view)
+    measures, allocator = measures_now(pool, block_bytes), allocator_of(view.facts)
+    return now_cells(measures, allocator, None if found is None else len(found), when)
+
+
+def _going(now: Followed) -> tuple[Cell, ...]:
     m = now.moment
-    held, saved = m.now("held_blocks") or 0, m.now("saved_blocks") or 0
-    size = bytes_text(int(saved) * now.block_bytes) if now.block_bytes and saved else "blocks"
-    speed = None if m.tokens_per_s is None or now.status == "gone" else f"{m.tokens_per_s:,.0f}"
-    least = "" if m.lineup_known else "≥ "
-    running, waiting = f"{least}{count_text(m.running)}", f"{least}{count_text(m.waiting)} waiting"
-    if now.status == "gone":  # nobody runs them
-        running, waiting = ABSENT, ""
-    return [
-        _held(int(held), now.num_blocks),
-        *_free_or_lost(int(m.now("free") or 0), int(m.now("lost_blocks") or 0), now.block_bytes),
-        ("Cached", count_text(int(m.now("cached") or 0)), "blocks", "Held by nobody, kept for the prefix cache."),
-        ("Sharing", factor_text(m.now("sharing_factor")), "", "Table entries per distinct block."),
-        ("Saved", count_text(int(saved)), size, "Table entries less distinct blocks: blocks saved by sharing."),
-        (waste, ratio_text(m.now("tail_waste")), "", "Share of held slots that hold no token."),
-        ("Running", running, waiting, "Sequences that hold blocks."),
-        ("Speed", speed or ABSENT, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
-    ]  # fmt: skip
-
-
-def _held(held: int, blocks: int) -> tuple[str, str, str, str]:
-    share = held / blocks if blocks else 0.0
-    said = "Blocks in use: tables or leases hold them, or they are lost."
-    return ("Held", count_text(held), f"of {count_text(blocks)}, {share:.0%}", said)
-
-
-def _free_or_lost(free: int, lost: int, block_bytes: int) -> tuple[Cell, ...]:
-    """What is lost takes the place of what is free, which the map's legend tells as well: the row stays one row."""
-    return lost_cells(lost, block_bytes) or (("Free", count_text(free), "blocks", "Blocks on the free list."),)
+    return going_cells(m.running, m.waiting, m.lineup_known, m.tokens_per_s, gone=now.status == "gone")
 
 
 @st.cache_resource(max_entries=3, show_spinner=False)
@@ -272,12 +255,11 @@ def _past(key: tuple[Any, ...], _view: TraceView) -> dict[str, npt.NDArray[Any]]
 
 def _recorded(view: TraceView, seq: int, moves: bool, axis: str) -> _Shown:
     """A frame of a trace that is complete."""
-    series, row = _row_of(view, seq)
-    cells, at = _cells_at(view, series, row), _on_axis(series.seq[row], series.step[row], series.t_ns[row], axis)
+    (series, row), pool = _row_of(view, seq), pool_at(view, seq)
+    at = _on_axis(series.seq[row], series.step[row], series.t_ns[row], axis)
+    cells = _cells_at(view, pool, series, row)
     status = "play" if moves else "still"
-    return _Shown(
-        pool_at(view, seq), _past(view.id, view), view.num_blocks, view.block_bytes, cells, status, seq, at, 0
-    )
+    return _Shown(pool, _past(view.id, view), view.num_blocks, view.block_bytes, cells, status, seq, at, 0)
 
 
 def _row_of(view: TraceView, seq: int) -> tuple[Series, int]:
@@ -286,24 +268,9 @@ def _row_of(view: TraceView, seq: int) -> tuple[Series, int]:
     return series, max(int(np.searchsorted(series.seq, seq, side="right")) - 1, 0)
 
 
-def _cells_at(view: TraceView, series: Series, row: int) -> list[tuple[str, str, str, str]]:
-    def known(name: str) -> float | None:
-        value = float(getattr(series, name)[row])
-        return None if np.isnan(value) else value
-
-    saved = int(series.saved_blocks[row])
-    size = bytes_text(saved * view.block_bytes) if view.block_bytes and saved else "blocks"
+def _cells_at(view: TraceView, pool: PoolState, series: Series, row: int) -> tuple[Cell, ...]:
     since = (int(series.t_ns[row]) - int(series.t_ns[0])) * 1e-9
-    return [
-        _held(int(series.held_blocks[row]), int(series.blocks[row])),
-        *_free_or_lost(int(series.free[row]), int(series.lost_blocks[row]), view.block_bytes),
-        ("Cached", count_text(int(series.cached[row])), "blocks", "Held by nobody, kept for the prefix cache."),
-        ("Sharing", factor_text(known("sharing_factor")), "", "Table entries per distinct block."),
-        ("Saved", count_text(saved), size, "Table entries less distinct blocks: blocks saved by sharing."),
-        (waste_title(view), ratio_text(known("tail_waste")), "", "Share of held slots that hold no token."),
-        ("Step", count_text(max(int(series.step[row]), 0)), "", "Engine step of this event."),
-        ("Time", duration_text(since), "", "Since the first event."),
-    ]  # fmt: skip
+    return _cells(view, pool, view.block_bytes, moment_cells(int(series.step[row]), since))
 
 
 def _ticks(view: TraceView, axis: str) -> list[Tick]:

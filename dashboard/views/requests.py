@@ -29,7 +29,7 @@ def render(view: TraceView, place: Place) -> None:
     first, pages = 0, -(-len(found) // MAX_LANES)
     part = choices.one("part", range(1, pages + 1), 1, key="lane_part", what="Part")
     if pages > 1:
-        first = MAX_LANES * (int(st.number_input(f"Part (of {pages})", 1, pages, width=160, **part)) - 1)
+        first = MAX_LANES * (int(st.number_input(f"Part (of {pages})", step=1, width=160, **part)) - 1)
     shown = found[first : first + MAX_LANES]
     st.markdown("**What each sequence was doing**")
     figure = figures.lane_chart(shown, measured(view), place.axis, cursor=place.seq, arrows=arrows_of(view, shown))

@@ -35,9 +35,9 @@ def render(view: TraceView | None, place: Place | None) -> None:
     runs = sorted(found.runs, key=lambda run: run.verdict == "clean")
     labels = [f"{_VERDICTS[run.verdict][0]}: {run.target} ({run.tool}, {run.file})" for run in runs]
     chosen = runs[0]
+    by_name = {f"{run.tool} {run.target} {run.file}": i for i, run in enumerate(runs)}
+    asked = choices.one("run", list(by_name), next(iter(by_name)), key="property_run", what="Run")
     if len(runs) > 1:
-        by_name = {f"{run.tool} {run.target} {run.file}": i for i, run in enumerate(runs)}
-        asked = choices.one("run", list(by_name), next(iter(by_name)), key="property_run", what="Run")
         picked = st.selectbox("Run", list(by_name), format_func=lambda name: labels[by_name[name]], **asked)
         chosen = runs[by_name[picked]]
     _one(chosen)

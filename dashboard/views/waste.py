@@ -12,10 +12,10 @@ from kvscope.dashboard.answers import holes_of, measured, names_of, pool_at, sum
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
-from kvscope.dashboard.stats import LOST, Cell, lost_cells
 from kvscope.dashboard.verdict import leak_text
 from kvscope.dashboard.views.sharing import nothing_held
 from kvscope.inspector.state import PoolState, longest_free
+from kvscope.inspector.statrow import LOST, Cell, lost_cells
 
 MOST = 30
 

@@ -40,12 +40,15 @@ def dashboard(
     """
     from kvscope.dashboard.launch import serve
     from kvscope.errors import UsageError
+    from kvscope.inspector.cli._places import check_scheme
     from kvscope.inspector.remote import is_url
 
     for given in results or ():
         if not given.exists():
             raise UsageError(f"results {given} do not exist: give a file of JSON or XML, or a folder of them")
     named = trace or []
+    for name in named:
+        check_scheme(name)
     servers, paths = [name for name in named if is_url(name)], [Path(name) for name in named if not is_url(name)]
     if token_file is not None and not servers:
         raise UsageError("token-file is for a server's URL, and none was given")
@@ -77,6 +80,7 @@ def _check_server(url: str, token_file: Path | None) -> None:
 
 def _check_trace(path: Path) -> None:
     from kvscope.errors import TraceError
+    from kvscope.inspector.cli._places import check_folder, holds_no_trace_yet
 
     if not path.exists():
         raise TraceError(f"{path} does not exist: give a .kvtrace folder, a folder of them, or a server's URL")
@@ -84,11 +88,8 @@ def _check_trace(path: Path) -> None:
         from kvscope.traces import open_trace
 
         open_trace(path)  # a packed one: what is wrong with it is said here, not in the browser
-    elif (
-        path.suffix != ".kvtrace"
-        and not (path / "manifest.json").exists()
-        and not any(p.suffix in (".kvtrace", ".kvpack", ".json", ".xml") for p in path.iterdir())
-    ):
+    check_folder(path)
+    if holds_no_trace_yet(path):
         say(f"{path} holds no trace yet. One is shown as soon as it is there.")
 
 

@@ -17,13 +17,21 @@ from rich.live import Live
 from rich.text import Text
 
 from kvscope.errors import TraceError, UsageError
+from kvscope.inspector.numerals import ABSENT, ratio_text, unit_text
 from kvscope.inspector.palette import BY_LETTER, STATES, WRITING
-from kvscope.inspector.units import percent
+from kvscope.inspector.units import counted
 
 if TYPE_CHECKING:
-    from kvscope.inspector.palette import State
-    from kvscope.inspector.top import Glance, History, Source
+    from collections.abc import Sequence
 
+    from kvscope.inspector.glance import Glance, History, Moment
+    from kvscope.inspector.palette import State
+    from kvscope.inspector.statrow import Cell
+    from kvscope.inspector.top import Source
+
+LOST = "Lost"
+_DRAWN = (STATES[0], WRITING, *STATES[1:])  # what a map tells apart: private blocks are being written or not
+_COUNTED = (("COW copies", "cow_copies"), ("preemptions", "preemptions"), ("evictions", "evictions"))
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _MAP_ROWS = 24
 LOOK_S, ASK_S = 10.0, 5.0  # how long one look waits for a server's answer; and one of many
@@ -36,18 +44,23 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="One look, then end; as on a pipe.")] = False,
     token_file: Annotated[Path | None, typer.Option(help="File with the server's bearer token.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One look as one JSON object on standard output.")] = False,
+    seq: Annotated[int | None, typer.Option(min=0, help="One look at the pool just after this event.")] = None,
 ) -> None:
     """Watch a pool: its measures, its blocks by state, and a map, live until Ctrl-C or the end of the trace.
 
+    Of a trace that nobody writes any more it shows the moment at which most blocks were in use.
+
     Example: kvscope top live.kvtrace
+
+    Example: kvscope top run.kvtrace --seq 9412
     """
-    from kvscope.inspector.top import History
+    from kvscope.inspector.glance import History
 
     if not 0.1 <= interval <= 3600:
         raise UsageError(f"interval is {interval:g}: must be 0.1..3600 seconds")
     console = Console(highlight=False)
-    followed = not as_json and not once and console.is_terminal
-    source, history = _source(place, token_file, ASK_S if followed else LOOK_S), History()
+    followed = not as_json and not once and seq is None and console.is_terminal
+    source, history = _source(place, token_file, followed, seq), History()
     if followed:
         _follow(source, history, console, interval)
         return
@@ -58,15 +71,26 @@ def top(
     console.print(screen(history, console.width, _MAP_ROWS))
 
 
-def _source(place: str, token_file: Path | None, timeout_s: float) -> Source:
+def _source(place: str, token_file: Path | None, followed: bool, seq: int | None) -> Source:
+    from kvscope.inspector.cli._places import check_folder, check_scheme
+    from kvscope.inspector.livecheck import LiveCheck
     from kvscope.inspector.remote import is_url, read_token
-    from kvscope.inspector.top import FolderSource, ServerSource
+    from kvscope.inspector.top import FolderSource, RecordedSource, ServerSource, quick_check
+    from kvscope.traces import open_trace
 
+    check_scheme(place)
     if is_url(place):
-        return ServerSource(place, read_token(token_file), timeout_s)
+        if seq is not None:
+            raise UsageError("seq is for a trace, and a server's URL was given: it is shown as it is now")
+        return ServerSource(place, read_token(token_file), ASK_S if followed else LOOK_S)
     if token_file is not None:
         raise UsageError("token-file is for a server's URL, and a trace was given")
-    return FolderSource(Path(place))
+    path = Path(place)
+    check_folder(path)
+    # (beside a run that is watched a program of its own checks; one look at a short one can wait for it)
+    checked = LiveCheck(path).look if followed else lambda run, rows: quick_check(open_trace(path))
+    growing = FolderSource(path, checked=checked)
+    return growing if growing.live and seq is None else RecordedSource(path, seq)
 
 
 def _follow(source: Source, history: History, console: Console, interval: float) -> None:
@@ -113,14 +137,57 @@ def screen(history: History, width: int, map_rows: int) -> Group:
     if not glance.pool:
         said = Text(glance.failed or "the engine is in the middle of a long step", "yellow")
         return Group(*parts, _title(glance, away=bool(history.away)), said)
+    rates = history.rates()
     parts += [
         _title(glance, away=bool(history.away)),
-        *_stats(glance, history, width),
+        *([Text("\nThe run", "dim"), *_stats(glance.whole, width)] if glance.whole else []),
+        *([Text(f"\n{_when(glance.moment)}", "dim")] if glance.moment else []),
+        *_stats(glance.row(rates["tokens_per_s"]), width),
         *_occupancy(glance, history, width),
+        _so_far(glance, rates["events_per_s"]),
     ]
+    if glance.moment:
+        parts.append(Text(_other_moments(glance.moment), "dim"))
     if glance.let_go:
         parts.append(Text(_let_go(glance), "dim"))
     return Group(*parts, Text(), *_map(glance, width, map_rows))
+
+
+def _when(moment: Moment) -> str:
+    """Which moment of a recorded run is shown."""
+    why = {"most_in_use": ", at which most blocks were in use", "end": ", its last: no block was ever in use"}
+    if moment.asked not in (None, moment.seq):
+        return f"Just after event {moment.seq:,}: event {moment.asked:,} is missing"
+    return f"Just after event {moment.seq:,}{why.get(moment.chosen, '')}"
+
+
+def _other_moments(moment: Moment) -> str:
+    """What else there is to look at, and how."""
+    told = []
+    if moment.seq != moment.last_seq:
+        lost = f", {moment.lost_at_end:,} of them lost" if moment.lost_at_end else ""
+        held = counted(moment.in_use_at_end, "block is", "blocks are") if moment.in_use_at_end else "no block is"
+        told.append(f"at its last event, {moment.last_seq:,}, {held} in use{lost}")
+    if moment.chosen == "asked" and moment.seq != moment.most_seq:
+        told.append(f"most were in use at event {moment.most_seq:,}")
+    if moment.first_finding is not None:
+        told.append(f"the first finding is at event {moment.first_finding:,}")
+    said = "; ".join([*told, "--seq N shows the pool just after event N"])
+    return said[:1].upper() + said[1:]
+
+
+def _so_far(glance: Glance, events_per_s: float | None) -> Text:
+    """What has happened up to now, in counts."""
+    totals = glance.totals
+    asked = totals.get("prefix_query_tokens")
+    hits = totals.get("prefix_hit_tokens", 0) / asked if asked else None
+    speed = "" if events_per_s is None else f" ({events_per_s:,.0f} a second)"
+    told = [
+        f"prefix hits {ratio_text(hits)}",
+        *(f"{name} {totals[key]:,}" for name, key in _COUNTED if key in totals),
+        *([f"events {totals['events']:,}{speed}"] if "events" in totals else []),
+    ]
+    return Text(("Up to here: " if glance.moment else "So far: ") + ", ".join(told), "dim")
 
 
 def _let_go(glance: Glance) -> str:
@@ -138,7 +205,8 @@ def _title(glance: Glance, *, away: bool = False) -> Text:
     pool = glance.pool
     text = Text()  # a style given here would be that of all that follows
     text.append(glance.name, "bold")
-    state = "  as it last was" if away else "  live" if glance.live else "  at its end"
+    at_end = "  recorded" if glance.moment else "  at its end"
+    state = "  as it last was" if away else "  live" if glance.live else at_end
     text.append(state, "green" if glance.live and not away else "dim")
     if pool:
         text.append(f"  seq {pool['seq']:,}  step {pool['step']:,}" if pool["seq"] is not None else "", "dim")
@@ -153,31 +221,9 @@ def _title(glance: Glance, *, away: bool = False) -> Text:
     return text
 
 
-def _stats(glance: Glance, history: History, width: int) -> list[Text]:
-    """The stat row: names above, values below; on a narrow terminal more than one such pair of lines."""
-    pool, totals, rates = glance.pool, glance.totals, history.rates()
-    used = 1 - (pool["blocks"]["free"] + pool["blocks"]["cached"]) / pool["num_blocks"]
-    hits = (
-        totals.get("prefix_hit_tokens", 0) / totals["prefix_query_tokens"]
-        if totals.get("prefix_query_tokens")
-        else None
-    )
-    kind = "tokens" if "generated_tokens" in totals else "computed"  # of answers; or positions, prompts' as well
-    least = "" if pool.get("lineup_known", True) else "≥ "  # some may have come before the events that are left
-    figures = [
-        ("in use", percent(used), "bold red" if used >= 0.98 else "yellow" if used >= 0.9 else "bold"),
-        ("running", f"{least}{pool['running']}", "bold"), ("waiting", f"{least}{pool['waiting']}", "bold"),
-        ("hit rate", percent(hits), "bold"), ("tail waste", percent(pool["tail_waste"]), "bold"),
-        ("saved", f"{pool['saved_blocks']:,}", "bold"),
-        *([("lost", f"{pool['lost_blocks']:,}", "bold red")] if pool.get("lost_blocks") else []),
-        ("cow", f"{totals.get('cow_copies', 0):,}", "bold"),
-        ("preempted", f"{totals.get('preemptions', 0):,}", "bold"),
-        ("evicted", f"{totals.get('evictions', 0):,}", "bold"),
-        (f"{kind}/s", _rate(rates["tokens_per_s"]), "bold"), ("events/s", _rate(rates["events_per_s"]), "bold"),
-    ]  # fmt: skip
-    if glance.findings is not None:
-        count = glance.findings["count"]
-        figures.append(("findings", str(count), "bold red" if count else "bold green"))
+def _stats(cells: Sequence[Cell], width: int) -> list[Text]:
+    """A row of numbers: names above, values below; on a narrow terminal more than one such pair of lines."""
+    figures = [(name, _with_unit(value, unit), _alarm(name, value, unit)) for name, value, unit, _ in cells]
     lines: list[Text] = []
     for part in _rows(figures, width):
         names, values = Text(), Text()
@@ -187,6 +233,21 @@ def _stats(glance: Glance, history: History, width: int) -> list[Text]:
             values.append(value.ljust(cell), style)
         lines += [names, values]
     return lines
+
+
+def _with_unit(value: str, unit: str) -> str:
+    unit = unit_text(value, unit)
+    return f"{value}, {unit}" if unit[:1].isdigit() else f"{value} {unit}".rstrip()
+
+
+def _alarm(name: str, value: str, unit: str) -> str:
+    """The style of a number: red where it is an alarm."""
+    if name == "Held" and unit.endswith("%"):
+        full = int(unit.rpartition(" ")[2].removesuffix("%"))
+        return "bold red" if full >= 98 else "bold yellow" if full >= 90 else "bold"
+    if name == LOST or (name == "Findings" and value not in ("0", ABSENT)):
+        return "bold red"
+    return "bold green" if (name, value) == ("Findings", "0") else "bold"
 
 
 def _rows(figures: list[tuple[str, str, str]], width: int) -> list[list[tuple[str, str, str]]]:
@@ -201,14 +262,14 @@ def _rows(figures: list[tuple[str, str, str]], width: int) -> list[list[tuple[st
 
 def _occupancy(glance: Glance, history: History, width: int) -> list[Text]:
     """A bar of the pool by state, its legend, and the pool in use over the last looks."""
-    blocks, total = glance.pool["blocks"], glance.pool["num_blocks"]
+    counts, total = glance.by_letter(), max(len(glance.letters), 1)
     bar, at = Text(), 0
     cells = max(10, width - 1)
     seen = 0
-    for state in STATES:
-        seen += blocks.get(state.name, 0)
+    for state in _DRAWN:
+        seen += counts[state.letter]
         end = round(seen / total * cells)
-        bar.append(shown(state.letter) * (end - at), _bar_style(state))
+        bar.append(state.letter * (end - at), _bar_style(state))
         at = end
     lines = [Text(), bar, *_legend(glance, cells)]
     used = history.used()[-(cells - 8) :]
@@ -226,22 +287,15 @@ def _bar_style(state: State) -> str:
     return f"on {state.colour} {'bold #FFFFFF' if state.hatched else state.colour}"
 
 
-def shown(letter: str) -> str:
-    """A block's letter as it is drawn: a free one is a point."""
-    return "·" if letter == "F" else letter
-
-
 def _legend(glance: Glance, width: int) -> list[Text]:
     """What the letters mean, broken between them where a line is full."""
-    blocks = glance.pool["blocks"]
-    told = [(s.letter, s.colour, f"{s.label} {blocks[s.name]:,}") for s in STATES if s.name in blocks]
-    if WRITING.letter in glance.cells(1 << 17)[1]:
-        told.append((WRITING.letter, WRITING.colour, "being written"))
+    counts = glance.by_letter()
+    told = [(s.letter, s.colour, f"{s.label} {counts[s.letter]:,}") for s in _DRAWN]
     lines = [Text()]
     for letter, colour, words in told:
         if lines[-1].cell_len + len(words) + 2 > width:
             lines.append(Text())
-        lines[-1].append(f"{shown(letter)} ", f"bold {colour}").append(f"{words}   ")
+        lines[-1].append(f"{letter} ", f"bold {colour}").append(f"{words}   ")
     for line in lines:
         line.rstrip()
     return lines
@@ -257,7 +311,7 @@ def _map(glance: Glance, width: int, rows: int) -> list[Text]:
         line = Text().append(f"{at * per:>8} ", "dim")
         for letter, run in itertools.groupby(cells[at : at + columns]):
             count = len(list(run))
-            line.append(shown(letter) * count, _style(letter))
+            line.append(letter * count, _style(letter))
         lines.append(line)
     if per > 1:
         lines.append(Text(f"         a letter stands for {per:,} blocks: the most telling of them", "dim"))
@@ -267,7 +321,3 @@ def _map(glance: Glance, width: int, rows: int) -> list[Text]:
 def _style(letter: str) -> str:
     state = BY_LETTER[letter]
     return "dim" if letter == "F" else f"bold {state.colour} reverse" if state.hatched else state.colour
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"

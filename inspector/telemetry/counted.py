@@ -54,6 +54,7 @@ class Counted:
         self.kinds = np.zeros(256, np.int64)
         self.reasons = np.zeros((256, 256), np.int64)  # by kind, then reason
         self.copied_slots = 0
+        self.computed_tokens = 0  # positions, prompts' as well, of all steps
         self.hit_tokens = 0
         self.query_tokens = 0
         self.lengths: Counter[int] = Counter()  # sequences that ended, by their length in tokens
@@ -74,6 +75,7 @@ class Counted:
         self.kinds += np.bincount(kinds, minlength=256)
         np.add.at(self.reasons, (kinds, events["reason"]), 1)
         self.copied_slots += int(events["fill"][kinds == Kind.COW].astype(np.int64).clip(min=0).sum())
+        self.computed_tokens += int(events["aux"][kinds == Kind.STEP_END].sum())
         self._prefixes(events[_ARRIVALS[kinds]])
         self._times(events[(events["block"] >= 0) & (events["block"] < self._most)])
 
@@ -173,5 +175,5 @@ def totals(counted: Counted, dropped: int) -> dict[str, int]:
         "refusals": int(kinds[Kind.REFUSED]), "oom_events": counted.oom_events, "evictions": int(kinds[Kind.EVICT]),
         "prefix_hit_blocks": int(kinds[Kind.HIT]), "prefix_hit_tokens": counted.hit_tokens,
         "prefix_query_tokens": counted.query_tokens, "finished": int(kinds[Kind.FINISH]),
-        "aborted": int(kinds[Kind.ABORT]),
+        "aborted": int(kinds[Kind.ABORT]), "computed_tokens": counted.computed_tokens,
     }  # fmt: skip

@@ -112,6 +112,28 @@ def test_moving_through_time_changes_the_map(watched: Any, toy_traces: dict[str,
     watched.map_at(next_one)
 
 
+def test_what_a_link_or_a_visitor_asks_for_beyond_the_trace_is_answered(
+    watched: Any, toy_traces: dict[str, Path]
+) -> None:
+    last = int(open_trace(toy_traces["clean"]).seqs[-1])
+    said = watched.page.locator("[data-testid=stAlert]")
+    watched.open(page="blocks", trace="clean", seq=5)
+    watched.page.goto(watched.page.url.replace("seq=5", "seq=5&seq=7&colour=BAD"))
+    watched.map_at(7)
+    expect(said).to_contain_text(["seq=5, seq=7: the last one is followed", "Colour by 'BAD' was asked for"])
+    watched.at(seq=7)
+    assert watched.page.url.count("seq=") == 1
+    box = watched.page.locator(".st-key-seq_box input")
+    box.fill("99999999")
+    box.press("Enter")
+    watched.map_at(last)
+    expect(said).to_contain_text(["Event 99,999,999 was asked for"])
+    expect(box).to_have_value(str(last))
+    watched.page.locator(".st-key-event_back button:visible").click()
+    watched.map_at(last - 1)
+    expect(said.filter(has_text="asked for")).to_have_count(0)
+
+
 def test_no_press_of_a_key_is_lost(watched: Any, toy_traces: dict[str, Path]) -> None:
     """However fast they come, and while the page is still being drawn."""
     seqs = open_trace(toy_traces["clean"]).seqs
@@ -199,7 +221,8 @@ def test_findings_lead_to_the_event_and_back_to_the_pages_before(watched: Any, t
     watched.at(seq=first.seq, block=first.block)
     expect(watched.page.locator(".kv-head")).to_contain_text(f"b{first.block}#{first.gen}")
     watched.turn_to("Compare", "compare")
-    watched.at(other="clean")
+    expect(watched.page.locator(".st-key-other_box").get_by_role("combobox")).to_have_value("clean")
+    assert "other=" not in watched.page.url  # nobody has chosen it
     watched.turn_to("Sharing", "sharing")
     watched.back("Compare", "compare")
     watched.back("Block map", "blocks")

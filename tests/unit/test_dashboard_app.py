@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from kvscope.dashboard.launch import APP
 from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
 from kvscope.dashboard.sidebar import GONE
+from kvscope.inspector import cli
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
 from kvscope.inspector.measures import series, summary
@@ -701,7 +705,8 @@ def test_what_if_draws_what_tells_the_rows_apart(open_app: Open) -> None:
 def test_what_if_says_what_the_run_itself_did_and_what_of_it_is_left_out(open_app: Open) -> None:
     app = open_app(SAMPLES / "prefix-sharing.kvpack", page="whatif")
     (said,) = [c.value for c in app.caption if c.value.startswith("The run itself")]
-    assert said.startswith("The run itself took 1.36 s, with 5 preemptions and at most 44 sequences at once; 90.2 % of")
+    assert said.startswith("The run itself took 1.36 s, with 5 preemptions and at most 44 sequences at once; ")
+    assert "of the memory in use held tokens; 90.2 % of" in said
     assert "prefix cache, which is left out here" in said
 
 
@@ -1090,10 +1095,10 @@ class TestSamples:
     def test_each_has_a_partner_that_is_not_itself_and_the_telling_pair_is_a_click_away(self, open_app: Open) -> None:
         paths = [SAMPLES / f"{name}.kvpack" for name in ("healthy", "paged", "reserved")]
         app = open_app(*paths, trace="paged", other="paged", page="compare")
-        assert _link(app, "other") == "reserved"
+        assert app.selectbox(key="other_box").value == "reserved"
         assert not [b for b in app.button if b.key == "pair"]
         app = open_app(*paths, page="compare")
-        assert _link(app, "other") != "healthy"
+        assert app.selectbox(key="other_box").value == "paged"
         app.button(key="pair").click().run()
         assert not app.exception
         assert (_link(app, "trace"), _link(app, "other")) == ("reserved", "paged")
@@ -1143,3 +1148,144 @@ def test_words_among_the_numbers_may_take_two_lines() -> None:
     shown = stats([("Row", "paged, 16 slots", "", ""), ("Pool", "48", "blocks", "")], alarm="Row")
     assert 'class="kv-alarm kv-long" title="" data-stat="Row"' in shown
     assert '<div title="" data-stat="Pool"' in shown
+
+
+def _row(text: str) -> list[tuple[str, str, str]]:
+    """The rows of numbers of a page: label, value, what stands behind it."""
+    found = re.findall(r'data-stat="[^"]*"><dt>(.*?)</dt><dd><span>(.*?)</span>(?:<small>(.*?)</small>)?', text)
+    return [tuple(unescape(part) for part in cell) for cell in found]  # type: ignore[misc]
+
+
+def _in_terminal(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> dict[str, list[tuple[str, str, str]]]:
+    """The rows of numbers of `kvscope top`."""
+    capsys.readouterr()
+    assert cli.run(["top", str(path), "--json", *more]) == 0
+    said = json.loads(capsys.readouterr().out)
+    return {which: [(c["name"], c["value"], c["unit"]) for c in said[which]] for which in ("row", "run")}
+
+
+@pytest.mark.parametrize("name", ["leak", "healthy", "fragmentation", "garbled-race", "prefix-sharing", "reserved"])
+def test_the_terminal_has_the_rows_of_the_pages(open_app: Open, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, values, units and their order, of the run and of any of its moments."""
+    path = SAMPLES / f"{name}.kvpack"
+    last = _last(path)
+    app = open_app(path, page="overview")
+    assert _in_terminal(capsys, path)["run"] == _row(_html(app))
+    for seq in (last // 3, last // 2, last):
+        app = open_app(path, page="live", seq=str(seq))
+        assert _in_terminal(capsys, path, "--seq", str(seq))["row"] == _row(_html(app)), seq
+
+
+def test_the_terminal_has_the_row_of_the_live_page(
+    open_app: Open, toy_engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "going-on.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16, toy_engine.BLOCK_BYTES)) as sink:
+        engine = toy_engine.ToyEngine(sink, num_blocks=64, block_size=16)
+        toy_engine.workload(engine)
+        for _ in range(6):
+            engine.step()
+        shown = _row(_html(open_app(path, page="live")))
+        told = _in_terminal(capsys, path, "--once")["row"]
+        assert [cell[0] for cell in told] == [cell[0] for cell in shown]
+        assert told[:-1] == shown[:-1]  # (the page has the findings later: they are looked for beside the run)
+
+
+class TestLinks:
+    """What an address asks for and cannot have is told in a line each, and what it can have is followed."""
+
+    @pytest.mark.parametrize(
+        ("page", "link", "told", "kept"),
+        [
+            ("events", {"kinds": "write,BAD"}, "'BAD'", {"kinds": "write"}),
+            ("events", {"kinds": "BAD,write,WORSE,hit"}, "'BAD', 'WORSE'", {"kinds": "hit,write"}),
+            ("whatif", {"sizes": "0,8,-1,9999999,abc"}, "'0', '-1', '9999999', 'abc'", {"sizes": "8"}),
+            ("whatif", {"sizes": "0,-1"}, "'0', '-1'", {}),
+            ("blocks", {"seq": ["5", "7"]}, "seq=5, seq=7", {"seq": "7"}),
+            ("blocks", {"colour": ["age", "owner"]}, "colour=age, colour=owner", {"colour": "owner"}),
+            ("blocks", {"seq": ["5", "x"]}, "seq=5, seq=x", {}),
+            ("blocks", {"seq": ["7", "7"]}, "", {"seq": "7"}),
+            ("blocks", {"block": "-1"}, "Block -1", {}),
+            ("blocks", {"seq": "9" * 5000}, "Event '999", {}),
+            ("blocks", {"nonsense": "1", "utm_source": "mail"}, "nonsense=1, utm_source=mail", {}),
+            ("blocks", {"kinds": "write"}, "kinds=write", {}),
+            ("overview", {"run": "zz"}, "run=zz", {}),
+            ("runs", {"run": "zz"}, "run=zz", {}),
+            ("requests", {"other": "zz"}, "other=zz", {}),
+            ("compare", {"other": "clean"}, "'clean' was asked for to compare with, and is the run itself", {}),
+            ("compare", {"other": "zz"}, "'zz' was asked for to compare with, and is not shown here", {}),
+            ("compare", {"other": "missing-copy"}, "", {"other": "missing-copy"}),
+            ("compare", {}, "", {}),
+            ("compare", {"axis": "time"}, "axis=time", {}),
+            ("waste", {"axis": "time"}, "", {"axis": "time"}),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_used_is_told_and_the_rest_is_followed(
+        self, open_app: Open, toy_traces: dict[str, Path], page: str, link: dict[str, Any], told: str,
+        kept: dict[str, str],
+    ) -> None:  # fmt: skip
+        app = open_app(toy_traces["clean"], toy_traces["missing-copy"], page=page, trace="clean", **link)
+        assert not app.exception
+        assert bool(app.warning) is bool(told), _said(app)
+        assert plain(told).replace("\\", "") in _said(app)
+        assert all("\n" not in warning.value and len(warning.value) < 400 for warning in app.warning)
+        assert {name: _link(app, name) for name in kept} == kept
+        asked = set(link) - {"seq"} if page != "compare" else {"other"}
+        assert not [name for name in asked - set(kept) if name in app.query_params]
+        said = _said(app)
+        assert _said(app.run()) == said  # until somebody moves
+
+    def test_a_run_that_is_not_there_is_told_where_there_are_some(self, open_app: Open, tmp_path: Path) -> None:
+        for count in (1, 2):
+            (tmp_path / f"{count}.xml").write_text(
+                f'<testsuite name="s{count}" tests="1"><testcase name="t"/></testsuite>'
+            )
+            app = open_app(SAMPLES / "leak.kvpack", page="runs", start=("--results", str(tmp_path)), run="zz")
+            assert "Run 'zz' was asked for, which is not one of" in _said(app)
+            assert "run" not in app.query_params
+
+    @pytest.mark.parametrize(("typed", "said"), [(99_999_999, "ends at event"), (-3, "begins with event 0")])
+    def test_a_number_typed_beyond_the_trace_is_answered(
+        self, open_app: Open, toy_traces: dict[str, Path], typed: int, said: str
+    ) -> None:
+        app = open_app(toy_traces["clean"], page="blocks", seq="5")
+        app.number_input(key="seq_box").set_value(typed).run()
+        assert f"Event {typed:,} was asked for: clean {said}" in _said(app)
+        assert app.number_input(key="seq_box").value == (_last(toy_traces["clean"]) if typed > 0 else 0)
+        app.button(key="event_back" if typed > 0 else "event_on").click().run()
+        assert not app.warning
+
+    @pytest.mark.parametrize("typed", [99_999_999, -1, -7])
+    def test_a_block_typed_beyond_the_pool_is_answered(
+        self, open_app: Open, toy_traces: dict[str, Path], typed: int
+    ) -> None:
+        app = open_app(toy_traces["clean"], page="biography", seq="600", block="6")
+        app.number_input(key="block_box").set_value(typed).run()
+        assert f"Block {typed:,} was asked for" in _said(app)
+        assert app.number_input(key="block_box").value is None
+
+    def test_no_widget_of_a_place_leaves_a_typed_number_to_the_browser(
+        self, open_app: Open, toy_traces: dict[str, Path]
+    ) -> None:
+        """A browser keeps to itself what is typed beyond a widget's limits, and says nothing."""
+        for page in PAGES:
+            for box in open_app(toy_traces["clean"], page=page, seq="600", block="6").number_input:
+                assert (box.proto.has_min, box.proto.has_max) == (False, False), (page, box.label)
+
+    def test_links_of_the_pages_themselves_ask_for_nothing_that_cannot_be_had(
+        self, open_app: Open, toy_traces: dict[str, Path]
+    ) -> None:
+        """Whatever is chosen on all pages: each page's link, opened by somebody else, is told nothing about."""
+        app = open_app(*toy_traces.values(), page="events", axis="step", kinds="write", seq="600", block="6")
+        for page, name, value in (("blocks", "colour", "age"), ("whatif", "sizes", "8"), ("live", "speed", "500")):
+            app.query_params["page"], app.query_params[name] = page, value
+            app.run()
+            assert not app.warning, page
+        links = app.get("page_link")
+        assert len(links) == len(PAGES)
+        assert any("speed=500" in element.proto.query_string for element in links)
+        for element in links:
+            said = dict(parse_qsl(element.proto.query_string))
+            page = element.proto.page.strip("/") or "overview"
+            again = open_app(*toy_traces.values(), page=page, **said)
+            assert not again.warning, (page, said, _said(again))

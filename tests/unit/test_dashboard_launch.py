@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -15,6 +16,8 @@ import typer
 
 from kvscope.dashboard import launch
 from kvscope.errors import KVScopeError, UsageError
+from kvscope.inspector import cli
+from kvscope.traces import PoolFacts, Recorder
 
 
 def test_command_listens_on_loopback_alone_and_phones_nobody() -> None:
@@ -152,6 +155,52 @@ def test_an_empty_folder_is_served_and_waits(
         command.dashboard([str(tmp_path)])
     assert given == [tmp_path]
     assert "holds no trace yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("inside", [[], ["notes.txt"], ["src/a.py"]], ids=["empty", "a file", "a folder"])
+@pytest.mark.parametrize("name", ["run.kvtrace", "home"])
+def test_what_is_no_trace_is_refused_by_every_command_that_shows_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, inside: list[str]
+) -> None:
+    """In the same words. An empty folder is no mistake for the dashboard: it waits for the first trace in it."""
+    served: list[Path] = []
+    monkeypatch.setattr(launch, "serve", lambda trace, **options: served.append(trace) or 0)
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in inside:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).touch()
+    waits = name == "home" and not inside
+    assert cli.run(["dashboard", str(folder)]) == (0 if waits else 2)
+    assert bool(served) is waits
+    told = capsys.readouterr().err
+    assert cli.run(["top", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert (told.count("\n"), said.count("\n")) == (1, 1)
+    assert said == told or waits
+    assert "is not a trace" in said
+    assert ("holds no trace yet" in told) is waits
+
+
+@pytest.mark.parametrize("command", ["top", "dashboard"])
+def test_a_recorder_that_is_only_just_beginning_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setattr(launch, "serve", lambda trace, **options: 0)
+    folder = tmp_path / "run.kvtrace"
+    folder.mkdir()  # the first thing that it does
+    begun = threading.Timer(0.2, lambda: Recorder(folder, pool=PoolFacts(4, 4)).close())
+    begun.start()
+    assert cli.run([command, str(folder)]) == 0
+    begun.join()
+
+
+@pytest.mark.parametrize("place", ["ftp://x", "file:///run.kvtrace", "ws://127.0.0.1:8000"])
+@pytest.mark.parametrize("command", ["top", "dashboard"])
+def test_a_url_of_another_kind_is_refused_as_one(capsys: pytest.CaptureFixture[str], command: str, place: str) -> None:
+    assert cli.run([command, place]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), repr(place) in said, "http://" in said) == (1, True, True)
 
 
 def test_several_traces_and_servers_are_shown_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

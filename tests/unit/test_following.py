@@ -117,8 +117,8 @@ def test_what_stood_is_drawn_as_it_stood(bursts: list[tuple[float, int]], parts:
         np.testing.assert_array_equal(_held(small, name, middle), _held(whole, name, middle))
 
 
-def test_speed_of_an_engine_that_rests_is_none(toy_traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = Follower(open_trace(toy_traces["clean"]))
+def test_speed_of_an_engine_that_rests_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = Follower(open_trace(Path(__file__).parents[2] / "traces/samples/leak.kvpack"))
     moment = follower.look()
     assert moment.tokens_per_s is not None
     assert moment.tokens_per_s > 0

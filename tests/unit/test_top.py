@@ -16,6 +16,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,20 +25,30 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from kvscope.engine.model import load_model
-from kvscope.errors import TraceError
+from kvscope.errors import TraceError, UsageError
 from kvscope.inspector import cli
 from kvscope.inspector.cli import top
-from kvscope.inspector.measures import summary
+from kvscope.inspector.glance import LETTERS, Glance, History
+from kvscope.inspector.measures import series, summary
 from kvscope.inspector.palette import BY_NAME
 from kvscope.inspector.remote import Unreachable
 from kvscope.inspector.state import state_at
-from kvscope.inspector.top import LETTERS, FolderSource, Glance, History, ServerSource
+from kvscope.inspector.top import FolderSource, RecordedSource, ServerSource
 from kvscope.traces import Kind, PoolFacts, Recorder, open_trace, pack
 
-LEAK = Path(__file__).parents[2] / "traces" / "samples" / "leak.kvpack"
+SAMPLES = Path(__file__).parents[2] / "traces" / "samples"
+LEAK = SAMPLES / "leak.kvpack"
+
+
+def _told(glance: Glance, but: set[str] = frozenset()) -> list[tuple[str, str, str]]:  # type: ignore[assignment]
+    """The row of numbers, without those of some names."""
+    row = glance.to_json({"tokens_per_s": glance.tokens_per_s})["row"]
+    return [(cell["name"], cell["value"], cell["unit"]) for cell in row if cell["name"] not in but]
 
 
 def shown(history: History, width: int = 100, rows: int = 10) -> str:
@@ -88,14 +99,15 @@ def test_a_server_shows_what_its_trace_does(served_engine: ModuleType, tiny_fold
         assert cli.run(["top", base, "--json"]) == 0
     assert seen.pool["blocks"] == folded.pool["blocks"]
     assert seen.letters.tolist() == folded.letters.tolist()
-    assert {k: v for k, v in seen.totals.items() if k in folded.totals} == {
-        k: v for k, v in folded.totals.items() if k != "computed_tokens"
-    }
+    assert {k: v for k, v in seen.totals.items() if k in folded.totals} == folded.totals
+    assert _told(seen, but={"Speed", "Findings"}) == _told(folded, but={"Speed", "Findings"})
     assert seen.totals["generated_tokens"] == 18
     assert seen.findings is not None
     history = History()
     history.add(seen)
-    assert "findings" in shown(history)
+    assert "Findings" in shown(history)
+    for letter in LETTERS:  # the legend has every letter, of a server as of a trace
+        assert re.search(rf"\b{letter} [a-z]", shown(history)), letter
 
 
 def test_json_and_pipe(toy_traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,10 +116,9 @@ def test_json_and_pipe(toy_traces: dict[str, Path], tmp_path: Path, capsys: pyte
         assert cli.run(["top", str(place), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["schema"], len(told["map"]["cells"])) == ("kvscope-top/1", told["pool"]["num_blocks"])
-        assert told["rates"]["events_per_s"] > 0
         assert cli.run(["top", str(place)]) == 0
         out = capsys.readouterr().out
-        assert "in use" in out
+        assert "Held" in out
         assert "\x1b" not in out
 
 
@@ -126,6 +137,106 @@ def test_a_large_pool_keeps_what_matters() -> None:
     glance = Glance("x", False, {}, {}, letters, 0.0)
     per, cells = glance.cells(1000)
     assert (len(cells) <= 1000, cells[777_777 // per], cells.count("Q")) == (True, "Q", 1)
+
+
+def _held_at(path: Path) -> np.ndarray:
+    return series(open_trace(path)).held_blocks
+
+
+@pytest.mark.parametrize("name", ["leak", "healthy", "fragmentation", "garbled-race", "prefix-sharing", "reserved"])
+def test_a_recorded_trace_is_shown_where_most_is_in_use(name: str) -> None:
+    """At its end nothing is held any more: there is nothing to see there."""
+    path = SAMPLES / f"{name}.kvpack"
+    held, glance = _held_at(path), RecordedSource(path).look()
+    assert glance.moment is not None
+    assert int(held[glance.moment.seq]) == held.max() == int(_told(glance)[0][1])
+    history = History()
+    history.add(glance)
+    said = " ".join(shown(history).split())
+    assert f"Just after event {glance.moment.seq:,}, at which most blocks were in use" in said
+    assert "--seq N" in said
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_legend_bar_and_map_say_the_same(toy_traces: dict[str, Path], data: st.DataObject) -> None:
+    """As on the dashboard's map: a private block that is being written is a letter of its own."""
+    path = toy_traces["clean"]
+    history = History()
+    history.add(RecordedSource(path, data.draw(st.integers(0, int(open_trace(path).seqs[-1])))).look())
+    lines = shown(history, 200).splitlines()
+    cells = "".join(line.split()[1] for line in lines if re.match(r" +\d+ [PSTCQFWL]+$", line))
+    (legend,) = [line for line in lines if "P private" in line]
+    assert {letter: int(n) for letter, n in re.findall(r"\b([A-Z]) [a-z ]+ (\d+)", legend)} == {
+        letter: cells.count(letter) for letter in LETTERS
+    }
+    (bar,) = [line for line in lines if re.fullmatch(r"[PSTCQFWL]{150,}", line)]
+    assert {letter for letter in LETTERS if cells.count(letter)} >= set(bar)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_moment_of_a_recorded_trace(toy_traces: dict[str, Path], data: st.DataObject) -> None:
+    path = toy_traces["missing-copy"]
+    trace = open_trace(path)
+    seq = data.draw(st.integers(0, int(trace.seqs[-1])))
+    glance, state = RecordedSource(path, seq).look(), state_at(trace, seq)
+    assert glance.pool["blocks"] == state.counts
+    assert "".join(LETTERS[i] for i in glance.letters) == "".join(state.letter(b) for b in range(state.num_blocks))
+    assert (glance.pool["seq"], glance.totals["events"]) == (seq, seq + 1)
+    assert glance.moment is not None
+    assert glance.moment.chosen == "asked"
+
+
+def test_a_moment_of_a_trace_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Recorder(tmp_path / "t.kvtrace", pool=PoolFacts(4, 4)) as sink:
+        sink.emit(Kind.ALLOC, 1, 2, 1, 0, 1, 0, 7, 0)
+        sink.emit(Kind.ALLOC, 1, 3, 1, 0, 1, 0, 7, 1)
+        for seq in (0, 1):
+            assert cli.run(["top", str(tmp_path / "t.kvtrace"), "--seq", str(seq), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["pool"]["blocks"]["private"] == seq + 1
+        assert cli.run(["top", str(tmp_path / "t.kvtrace"), "--seq", "2"]) == 2
+        assert "has no event 2: it has 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_any_moment_of_a_damaged_trace(tmp_path: Path, lost: int) -> None:
+    """An event that is missing is told, with the one that is shown; one before all that is left is refused."""
+    path = tmp_path / "t.kvtrace"
+    with Recorder(path, pool=PoolFacts(64, 16), sealing="inline", hot_rows=128, seal_rows=32, max_batches=2) as sink:
+        for i in range(300):
+            sink.emit(Kind.ALLOC, 1, i % 64, i // 64, 0, 1, 0, i, 0)
+    sorted(path.glob("events-*.arrows"))[lost].unlink()
+    trace = open_trace(path)
+    there = set(trace.seqs.tolist())
+    for seq in range(0, 300, 7):
+        if seq < min(there):
+            with pytest.raises(UsageError, match="has no event"):
+                RecordedSource(path, seq).look()
+            continue
+        history = History()
+        history.add(RecordedSource(path, seq).look())
+        at = max(number for number in there if number <= seq)
+        assert history.kept[-1].pool["seq"] == at
+        assert f"Just after event {at}" in shown(history)
+        assert (f"event {seq} is missing" in shown(history)) is (seq not in there)
+
+
+@pytest.mark.parametrize("span_ns", [0, 11_000, 99_000_000, 100_000_000, 2_000_000_000])
+def test_a_rate_is_told_where_the_time_carries_it(tmp_path: Path, span_ns: int) -> None:
+    """Of a run of some microseconds "events a second" would be millions, and say nothing."""
+    with Recorder(tmp_path / "t.kvtrace", pool=PoolFacts(4, 4)) as sink:
+        for i in range(3):
+            sink.emit(Kind.STEP_BEGIN, aux=1)
+            sink.emit(Kind.STEP_END, aux=5)
+            if i == 1:
+                time.sleep(span_ns * 1e-9)
+    trace = open_trace(tmp_path / "t.kvtrace")
+    enough = int(trace.events["t_ns"][-1]) >= 100_000_000
+    history = History()
+    history.add(RecordedSource(tmp_path / "t.kvtrace").look())
+    assert {value is not None for value in history.rates().values()} == {enough}
+    assert ("a second" in shown(history)) is enough
 
 
 class Scripted(ServerSource):
@@ -158,7 +269,7 @@ def test_a_server_is_asked_until_ctrl_c_whatever_it_answers(toy_traces: dict[str
     assert [word in out for word in ("cannot reach it", "timed out", "it answered 503")] == [True] * 3
     assert out.count("asking again") == 3
     assert [glance.run for glance in history.kept] == ["two"]  # no rates between two runs
-    assert "-1" not in out.split("tokens/s")[-1]
+    assert "-1" not in out.split("Speed")[-1]
 
 
 def test_who_asks_a_server_that_refuses_is_told_at_once() -> None:
@@ -183,6 +294,35 @@ def test_whatever_answers_is_one_line(answer: bytes) -> None:
     assert "\n" not in str(told.value)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_frame_of_another_version_is_drawn_or_refused_in_a_line(
+    toy_traces: dict[str, Path], data: st.DataObject
+) -> None:
+    """What is missing from it, or is something else, never ends in a traceback."""
+    trace = open_trace(toy_traces["clean"])
+    state = state_at(trace, 700)
+    seen = RecordedSource(toy_traces["clean"], 700).look()
+    pool = {**seen.pool, "preemptions": 0}
+    frame: dict[str, Any] = {
+        "run": "r", "model": "m", "failed": None, "generated_tokens": 3, "totals": dict(seen.totals), "pool": pool,
+        "findings": {"checked_events": 1, "count": 2, "codes": {"KV001": 2}},
+    }  # fmt: skip
+    parts = (frame, pool, pool["blocks"], frame["totals"], frame["findings"])
+    places = [(part, key) for part in parts for key in part]
+    part, key = data.draw(st.sampled_from(places))
+    if data.draw(st.booleans()):
+        del part[key]
+    else:
+        part[key] = data.draw(st.sampled_from([None, "x", [], {}, -1, 1e400, float("nan"), True, 10**30]))
+    source, history = ServerSource("http://127.0.0.1:9"), History()
+    source._server.json, source._server.pool = lambda path: frame, lambda: state  # type: ignore[method-assign]
+    with contextlib.suppress(TraceError):
+        history.add(source.look())
+        shown(history)
+        json.dumps(history.kept[-1].to_json(history.rates()))
+
+
 def test_an_engine_that_has_failed_is_told() -> None:
     history = History()
     history.add(Glance("m", True, {}, {"events": 5}, np.empty(0, np.uint8), 0.0, failed="a step failed: boom"))
@@ -192,6 +332,7 @@ def test_an_engine_that_has_failed_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["no-such.kvtrace"], "no-such.kvtrace"), (["http://127.0.0.1:9"], "cannot reach"),
+     (["ftp://x"], "'ftp://x' is of no use here"), (["http://127.0.0.1:9", "--seq", "3"], "seq is for a trace"),
      (["x", "--interval", "0"], "interval is 0"), (["x", "--token-file", "y"], "token-file is for")],
 )  # fmt: skip
 def test_odd_places_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
@@ -276,9 +417,9 @@ def test_on_a_terminal_a_server_is_watched_until_ctrl_c(
     assert last[0].startswith("m  live  seq ")
     assert all(len(line) <= columns for line in last)
     names = " ".join(last)
-    for word in ("in use", "running", "hit rate", "tokens/s", "findings", "P private", "· free"):
+    for word in ("Held", "Running", "prefix hits", "Speed", "Findings", "P private", "F free"):
         assert word in names
-    cells = "".join(line[9:] for line in last if re.match(r" +\d+ [PSTCQFW·]+$", line))
+    cells = "".join(line[9:] for line in last if re.match(r" +\d+ [PSTCQFW]+$", line))
     assert len(cells) == 64
     assert "C" in cells
 

@@ -23,6 +23,7 @@ from kvscope.inspector.cli import top
 from kvscope.inspector.export import export
 from kvscope.inspector.findings import check
 from kvscope.inspector.following import Follower
+from kvscope.inspector.glance import History
 from kvscope.inspector.importing import import_jsonl
 from kvscope.inspector.lanes import lanes
 from kvscope.inspector.lineup import Lineup
@@ -31,7 +32,7 @@ from kvscope.inspector.overview import overview
 from kvscope.inspector.query import ask
 from kvscope.inspector.source import frozen
 from kvscope.inspector.state import PoolState, state_at
-from kvscope.inspector.top import FolderSource, History
+from kvscope.inspector.top import FolderSource
 from kvscope.traces import EventSink, Kind, MemoryRecorder, PoolFacts, Recorder, open_trace, pack, reader
 from kvscope.traces.fold import BlockFold
 from kvscope.traces.place import place_of
