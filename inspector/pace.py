@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,23 @@ class Pace:
 
     def __init__(self) -> None:
         self._ended: list[tuple[int, int]] = []  # (t_ns, tokens) of the newest steps
+        self._news = time.monotonic()
 
     def add(self, part: Any) -> None:
         """The next rows."""
         if not len(part["kind"]):
             return
+        self._news = time.monotonic()
         ends = np.flatnonzero(part["kind"] == Kind.STEP_END)[-_MOST:]
         self._ended += zip(part["t_ns"][ends].tolist(), part["aux"][ends].tolist(), strict=True)
         self._ended = [(t, n) for t, n in self._ended[-_MOST:] if t >= int(part["t_ns"][-1]) - SPAN_NS]
 
     @property
     def tokens_per_s(self) -> float | None:
-        """None where the steps lie too close together to say."""
+        """None where the steps lie too close together to say; 0 where nothing has come for longer than it is a mean."""
         if len(self._ended) < 2:
             return None
+        if (time.monotonic() - self._news) * 1e9 > SPAN_NS:
+            return 0.0
         span = (self._ended[-1][0] - self._ended[0][0]) * 1e-9
         return sum(n for _, n in self._ended[1:]) / span if span >= LEAST_S else None
