@@ -56,14 +56,16 @@ class Glance:
     moment: Moment | None = None  # of a recorded run
     whole: tuple[Cell, ...] = ()  # a recorded run in numbers, as the overview has them
 
-    def row(self, tokens_per_s: float | None) -> tuple[Cell, ...]:
-        """The pool in numbers, as the dashboard's live and replay page has them."""
+    def row(self, tokens_per_s: float | None, *, away: bool = False) -> tuple[Cell, ...]:
+        """The pool in numbers, as the dashboard's live and replay page has them; `away`: as it last was."""
         pool = self.pool
-        when = (
-            going_cells(pool["running"], pool["waiting"], pool.get("lineup_known", True), tokens_per_s)
-            if self.moment is None
-            else moment_cells(self.moment.step, self.moment.at_s)
-        )
+        if self.moment is not None:
+            when = moment_cells(self.moment.step, self.moment.at_s)
+        elif away:
+            when = going_cells(None, None, known=True, tokens_per_s=None)
+        else:
+            known = pool.get("lineup_known", True)
+            when = going_cells(pool["running"], pool["waiting"], known, tokens_per_s)
         return now_cells(pool, self.allocator, None if self.findings is None else self.findings["count"], when)
 
     def by_letter(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ class Pace:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """None where the steps lie too close together to say."""
+        """None where the steps lie too close together to say; 0 where nothing has come for longer than it is a mean."""
         if len(self._ended) < 2:
             return None
         if self.idle_s * 1e9 > SPAN_NS:

@@ -97,19 +97,18 @@ def in_use(blocks: Mapping[str, int]) -> int:
     return sum(blocks[name] for name in IN_USE)
 
 
-def going_cells(
-    running: int, waiting: int, known: bool, tokens_per_s: float | None, *, gone: bool = False
-) -> tuple[Cell, ...]:
-    """What a run that goes on does now; not `known`: who came before the events that are left may be missing.
+def going_cells(running: int | None, waiting: int | None, known: bool, tokens_per_s: float | None) -> tuple[Cell, ...]:
+    """What a run that goes on does now.
 
     Args:
-        gone: its writer is: nobody runs.
+        running, waiting: None where nobody is there to run them.
+        known: else who came before the events that are left may be missing.
     """
-    least = "" if known else "≥ "
-    speed = ABSENT if tokens_per_s is None or gone else f"{tokens_per_s:,.0f}"
-    now = (ABSENT, "") if gone else (f"{least}{count_text(running)}", f"{least}{count_text(waiting)} waiting")
+    least = "" if known or running is None else "≥ "
+    queued = "" if waiting is None else f"{least}{count_text(waiting)} waiting"
+    speed = ABSENT if tokens_per_s is None else f"{tokens_per_s:,.0f}"
     return (
-        ("Running", *now, "Sequences that hold blocks."),
+        ("Running", f"{least}{count_text(running)}", queued, "Sequences that hold blocks."),
         ("Speed", speed, "tokens/s", "Tokens computed per second, mean of the last 5 seconds."),
     )  # fmt: skip
 

@@ -241,7 +241,9 @@ def _cells(view: TraceView, pool: PoolState, block_bytes: int, when: tuple[Cell,
 
 def _going(now: Followed) -> tuple[Cell, ...]:
     m = now.moment
-    return going_cells(m.running, m.waiting, m.lineup_known, m.tokens_per_s, gone=now.status == "gone")
+    if now.status == "gone":  # nobody runs them
+        return going_cells(None, None, known=True, tokens_per_s=None)
+    return going_cells(m.running, m.waiting, m.lineup_known, m.tokens_per_s)
 
 
 @st.cache_resource(max_entries=3, show_spinner=False)

@@ -142,9 +142,9 @@ def screen(history: History, width: int, map_rows: int) -> Group:
         _title(glance, away=bool(history.away)),
         *([Text("\nThe run", "dim"), *_stats(glance.whole, width)] if glance.whole else []),
         *([Text(f"\n{_when(glance.moment)}", "dim")] if glance.moment else []),
-        *_stats(glance.row(rates["tokens_per_s"]), width),
+        *_stats(glance.row(rates["tokens_per_s"], away=bool(history.away)), width),
         *_occupancy(glance, history, width),
-        _so_far(glance, rates["events_per_s"]),
+        _so_far(glance, None if history.away else rates["events_per_s"]),
     ]
     if glance.moment:
         parts.append(Text(_other_moments(glance.moment), "dim"))

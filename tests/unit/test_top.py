@@ -269,6 +269,8 @@ def test_a_server_is_asked_until_ctrl_c_whatever_it_answers(toy_traces: dict[str
     assert [word in out for word in ("cannot reach it", "timed out", "it answered 503")] == [True] * 3
     assert out.count("asking again") == 3
     assert [glance.run for glance in history.kept] == ["two"]  # no rates between two runs
+    (away,) = [frame for frame in out.split("asking again") if "it answered 503" in frame]
+    assert "waiting" not in away.split("it answered 503")[1].split("So far")[0]  # nobody is there to run them
     assert "-1" not in out.split("Speed")[-1]
 
 
