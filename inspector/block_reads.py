@@ -21,20 +21,27 @@ _OF_ALL = (Kind.STEP_BEGIN, Kind.STEP_END, Kind.GROW, Kind.SHRINK)
 _UPPER = np.int64(32)  # bits of the lower end of a packed range
 
 
-def foreign_reads(trace: TraceLike, block: int) -> dict[int, IntArray]:
-    """SCHED row -> the slots of the block in which the step read another write than its sequence counts on."""
-    reads = Reader(trace, WorkerRows(None), only=_about(trace, block)).play()
+def foreign_reads(trace: TraceLike, block: int, lives: tuple[int, int] | None = None) -> dict[int, IntArray]:
+    """SCHED row -> the slots of the block in which the step read another write than its sequence counts on.
+
+    Args:
+        lives: the first and the last that are asked about; all by default.
+    """
+    reads = Reader(trace, WorkerRows(None), only=_about(trace, block, lives)).play()
     first = block * trace.block_size
     found = {row: slots[(slots >= first) & (slots < first + trace.block_size)] - first
              for row, slots in reads.wrong.items()}  # fmt: skip
     return {row: slots for row, slots in found.items() if len(slots)}
 
 
-def _about(trace: TraceLike, block: int) -> IntArray:
-    """The rows that decide what lies in a block, and what its holders count on there."""
+def _about(trace: TraceLike, block: int, lives: tuple[int, int] | None) -> IntArray:
+    """The rows that decide what lies in a block in these lives, and what its holders count on there."""
     events, kinds = trace.events, trace.events["kind"]
     beyond = (kinds == Kind.WRITE) & (events["aux"] >> _UPPER > trace.block_size)  # over the end of its block
-    here = (events["block"] == block) | beyond
+    here = events["block"] == block
+    if lives is not None:
+        here &= (events["gen"] >= lives[0]) & (events["gen"] <= lives[1]) | (events["kind"] == Kind.MISMATCH)
+    here |= beyond
     looked: set[int] = set()
     while more := [row for row in np.flatnonzero(here & _moves(kinds)).tolist() if row not in looked]:
         for row in more:
@@ -62,6 +69,6 @@ def _comes_from(trace: TraceLike, events: EventArray, row: int) -> npt.NDArray[n
         same = (events["kind"][:row] == Kind.SWAP_OUT) & (events["aux"][:row] == event["aux"])
         went = np.flatnonzero(same)
         source, gen = (int(events[name][went[-1]]) for name in ("block", "gen")) if len(went) else (-1, -1)
-    its = (events["gen"] >= gen) | (events["seq_id"] == event["seq_id"])
+    its = (events["block"] == source) & (events["gen"] >= gen)
     its[row:] = False
-    return (events["block"] == source) & its if source >= 0 else np.zeros(len(events), dtype=np.bool_)
+    return its if source >= 0 else np.zeros_like(its)

@@ -47,9 +47,8 @@ def _orders(count: int) -> Iterator[tuple[int, list[int]]]:
     if count <= _ALL:
         yield from ((0, list(order)) for order in itertools.permutations(range(count)))
         return
-    pairs = list(itertools.combinations(range(count), 2))
     yield from ((0, [*range(by, count), *range(by)]) for by in range(1, count))
-    for a, b in pairs:
+    for a, b in itertools.combinations(range(count), 2):
         between = list(range(a + 1, b))
         yield a, [b, *between, a]
         yield a, [*between, b, a]

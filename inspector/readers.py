@@ -34,12 +34,12 @@ def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
     if finding.code == "KV018":
         return _through_table(trace, finding)
     slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
-    hit = [row for row, slots in foreign_reads(trace, finding.block).items()
-           if ((slots >= slot_lo) & (slots < slot_hi)).any()]  # fmt: skip
-    tenures, out = _tenures(trace, finding.block) if hit else [], []
     at, from_here = finding.seq_of("landed") or finding.seq, _read_from(trace, finding)
+    tenures, out = _tenures(trace, finding.block), []
     # Its own life, and the one that is there when it happens: what is handed out later is written anew.
     lives = {finding.gen} | {gen for _, _, gen, since, until in tenures if since <= at < until}
+    hit = [row for row, slots in foreign_reads(trace, finding.block, (min(lives), max(lives))).items()
+           if ((slots >= slot_lo) & (slots < slot_hi)).any()]  # fmt: skip
     for seq_id, lblock, gen, since, until in tenures:
         if until <= finding.seq or gen not in lives:
             continue

@@ -6,7 +6,9 @@ player.py    the events one after another
 replay.py    the ledger: blocks, tables and steps as the events make them
 moves.py     copies and the host tier, for the ledger
 tables.py    tables and their digests, for the ledger
+placing.py   what a step writes against what it computes, for the ledger
 ledger.py    OWN REF FREE CONS     who holds what
+takes.py     CONS     what is taken twice by one holder
 origins.py   OWN      where forks, copies and transfers take content from
 life.py      GEN FENCE INIT SLOT    lives, steps
 rows.py      TABLE    the worker's table rows

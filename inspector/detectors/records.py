@@ -166,6 +166,7 @@ class PendingWrite(NamedTuple):
     seq: int
     seq_id: int
     first: int  # the position that its first slot is
+    fresh: int  # bits of the slots that nothing had been written into before
 
 
 @dataclass(slots=True)

@@ -43,6 +43,11 @@ MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the o
 Handler = Callable[[Row, Block], None]
 
 
+def _has_steps(trace: TraceLike) -> bool:
+    kinds = trace.events["kind"]
+    return bool(((kinds == Kind.COMMIT) | (kinds == Kind.SCHED)).any())
+
+
 class Ledger(Tables):
     """Pool, tables and steps as the events so far make them."""
 
@@ -53,6 +58,7 @@ class Ledger(Tables):
         self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
         self.id_end = self.num_blocks  # block ids are below; after lost events, of which one may be a GROW, any may be
         self.full = (1 << trace.block_size) - 1
+        self.ordered = _has_steps(trace)  # else a write counts as done at once
         self.blocks = Blocks()
         self.details = details_by_kind(trace)
         self.seq = -1  # number of the event at hand
@@ -76,7 +82,7 @@ class Ledger(Tables):
 
     def continue_with(self, trace: Frozen) -> None:
         """The trace has grown: `trace` holds all that was seen, and more."""
-        self.trace = trace
+        self.trace, self.ordered = trace, self.ordered or _has_steps(trace)
         for kind, known in self.details.items():
             seqs, offsets, values = trace.detail_arrays(int(kind))
             for i in range(int(np.searchsorted(seqs, self.seq, side="right")), len(seqs)):
@@ -265,7 +271,7 @@ class Ledger(Tables):
         if row.seq_id >= 0:
             sequence, first = self.sequence(row.seq_id), row.lblock * self.block_size + lo
             sequence.issued_to = max(sequence.issued_to, first + hi - lo)
-            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id, first)
+            write = PendingWrite(block.id, row.gen, lo, hi, self.seq, row.seq_id, first, bits & ~block.written)
             self.issued.setdefault(row.seq_id, []).append(write)
         if row.gen >= 0 and row.gen < block.gen:
             return
@@ -331,7 +337,14 @@ class Ledger(Tables):
         if row.kind != Kind.PREEMPT:
             self.host.left(row.seq_id)
         self.ending.add(row.seq_id)
-        self.issued.pop(row.seq_id, None)
+        self._dropped(self.issued.pop(row.seq_id, []))
+
+    def _dropped(self, writes: list[PendingWrite]) -> None:
+        """Writes that no step takes: who finds their block in the prefix cache, finds nothing in these slots."""
+        for write in writes if self.ordered else ():
+            block = self.blocks[write.block]
+            if block.known and block.published and write.gen == block.gen and block.unbound_write >= write.seq:
+                block.written &= ~write.fresh
 
     def _resized(self, row: Row, block: Block) -> None:
         self.num_blocks = self.id_end = row.aux

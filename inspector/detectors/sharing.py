@@ -43,13 +43,6 @@ class Pub(Detector):
 
     name, codes = "PUB", ("KV016",)
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        kinds = ledger.trace.events["kind"]
-        self._ordered = bool(
-            ((kinds == Kind.COMMIT) | (kinds == Kind.SCHED)).any()
-        )  # else a write counts as done at once
-
     def on_publish(self, row: Row, block: Block) -> None:
         missing = self.ledger.full & ~block.written
         if block.known and missing and not self.ledger.dead(row, block):
@@ -59,7 +52,7 @@ class Pub(Detector):
     def on_hit(self, row: Row, block: Block) -> None:
         if not block.known or not block.published or self.ledger.dead(row, block):
             return
-        if self._ordered and block.unbound_write >= 0:
+        if self.ledger.ordered and block.unbound_write >= 0:
             why = f"a prefix hit on {life(block.id, block.gen)} before the step that writes it has begun"
             self.ledger.find("KV016", row, why, block, write=block.unbound_write)
 
