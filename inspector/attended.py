@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvscope.inspector.progress import reaches_back, window_of
-from kvscope.inspector.read_records import NEVER
+from kvscope.inspector.read_records import GIVEN_BACK, NEVER, Foreign, StepRead
 from kvscope.inspector.source import TraceLike
 from kvscope.traces.schema import Kind, Reason
 
@@ -44,3 +44,17 @@ def first_write(trace: TraceLike, seq_id: int, step: int, before: int) -> int:
     events = trace.events[:before]
     rows = np.flatnonzero((events["kind"] == Kind.WRITE) & (events["seq_id"] == seq_id) & (events["step"] == step))
     return int(rows[0]) if len(rows) else NEVER
+
+
+def found_beside(trace: TraceLike, read: StepRead, row: int, blocks: int, block_size: int) -> Foreign | None:
+    """What a step really read, as the MISMATCH at a row says; None: what the table has."""
+    event = trace.events[row]
+    block, position, fill = int(event["block"]), int(event["aux"]), int(event["fill"])
+    if block >= blocks:
+        return None
+    told = trace.detail(int(trace.seqs[row])) or ()
+    found = first_write(trace, told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
+    at = position - read.lo
+    expected = int(read.counts_on[at]) if 0 <= at < len(read.counts_on) else NEVER
+    slot = block * block_size + max(fill, 0) if block >= 0 else GIVEN_BACK
+    return Foreign(read.row, position, slot, found, expected, 1)

@@ -48,6 +48,13 @@ class StepRead:
     odd: dict[int, int] | None = None  # logical block -> where the worker's row has it instead; None: nobody knows
     told: Foreign | None = None  # what a checker beside the tensors found
 
+    @property
+    def first_wrong(self) -> Foreign:
+        """The first position at which it found another write than it counted on; there is one."""
+        at = int(np.argmax(self.wrong))
+        return Foreign(self.row, self.lo + at, int(self.slots[at]), int(self.found[at]), int(self.counts_on[at]),
+                       int(self.wrong.sum()))  # fmt: skip
+
 
 @dataclass(slots=True)
 class Damage:

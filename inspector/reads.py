@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from kvscope.inspector.attended import Attended, first_write
+from kvscope.inspector.attended import Attended, found_beside
 from kvscope.inspector.detectors.records import Row
 from kvscope.inspector.device_slots import DeviceSlots
 from kvscope.inspector.findings import CheckResult
@@ -29,7 +29,6 @@ from kvscope.inspector.read_records import (
     UNKNOWN,
     Damage,
     Early,
-    Foreign,
     Reads,
     StepRead,
     Table,
@@ -318,20 +317,7 @@ class Reader:
         else:
             self.reads.slots += len(slots)
         if (mismatch := self.attended.mismatch(read.seq_id, step)) >= 0:
-            read.told = self._mismatch(read, mismatch)
-
-    def _mismatch(self, read: StepRead, row: int) -> Foreign | None:
-        """What a step really read, where it was looked at beside the tensors; None: what the table has."""
-        event = self.trace.events[row]
-        block, position, fill = int(event["block"]), int(event["aux"]), int(event["fill"])
-        if block >= self.device.blocks:
-            return None
-        told = self.trace.detail(row_seq(self.trace, row)) or ()
-        found = first_write(self.trace, told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
-        at = position - read.lo
-        expected = int(read.counts_on[at]) if 0 <= at < len(read.counts_on) else NEVER
-        slot = block * self.size + max(fill, 0) if block >= 0 else GIVEN_BACK
-        return Foreign(read.row, position, slot, found, expected, 1)
+            read.told = found_beside(self.trace, read, mismatch, self.device.blocks, self.size)
 
     def _damage(self, read: StepRead) -> None:
         damage = self.reads.damage.setdefault(read.seq_id, Damage(read.seq_id))
@@ -340,11 +326,7 @@ class Reader:
         if read.told is not None:
             damage.read[read.row] = read.told
         elif read.wrong.any():
-            at = int(np.argmax(read.wrong))
-            damage.read[read.row] = Foreign(
-                read.row, read.lo + at, int(read.slots[at]), int(read.found[at]), int(read.counts_on[at]),
-                int(read.wrong.sum()),
-            )  # fmt: skip
+            damage.read[read.row] = read.first_wrong
         else:
             taint = self.tainted[read.found]
             damage.handed[read.row] = int(self.trace.events["seq_id"][read.found[int(np.argmax(taint))]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvscope.inspector.source import TraceLike, details_map
+from kvscope.inspector.source import TraceLike, details_map, frozen
 from kvscope.traces.schema import Kind
 
 REPLAYED = (
@@ -40,3 +40,8 @@ def details_by_kind(trace: TraceLike) -> Mapping[Kind, Any]:
         return {kind: details_map(trace, kind) for kind in REPLAYED}
     passing = PassingDetails(trace)
     return dict.fromkeys(REPLAYED, passing) | {Kind.WITNESS: details_map(trace, Kind.WITNESS)}
+
+
+def has_steps(trace: TraceLike) -> bool:
+    """Whether its events say which writes a step takes."""
+    return bool(frozen(trace).present[[Kind.COMMIT, Kind.SCHED]].any())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -167,6 +168,30 @@ class PendingWrite(NamedTuple):
     seq_id: int
     first: int  # the position that its first slot is
     fresh: int  # bits of the slots that nothing had been written into before
+
+
+class PendingWrites(dict[int, list[PendingWrite]]):
+    """The writes that no step has taken yet, by sequence."""
+
+    def give_back(self, seq_id: int, block: int) -> None:
+        """What a sequence gives back, no step of it will write."""
+        if seq_id in self:
+            self[seq_id] = [w for w in self[seq_id] if w.block != block]
+
+    def cut(self, seq_id: int, end: int) -> None:
+        """No position of a sequence from `end` on will be written."""
+        if seq_id in self:
+            kept = [w._replace(hi=min(w.hi, w.lo + end - w.first)) for w in self[seq_id]]
+            self[seq_id] = [w for w in kept if w.hi > w.lo]
+
+    def drop(self, seq_id: int, blocks: Mapping[int, Block]) -> None:
+        """No step takes any: who finds one of these blocks in the prefix cache, finds nothing in those slots."""
+        for write in self.pop(seq_id, []):
+            block = blocks.get(write.block)
+            if block is None:
+                continue
+            if block.known and block.published and write.gen == block.gen and block.unbound_write >= write.seq:
+                block.written &= ~write.fresh
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.inspector.detectors.moves import Copies, HostSlots
-from kvscope.inspector.detectors.passing import details_by_kind
+from kvscope.inspector.detectors.passing import details_by_kind, has_steps
 from kvscope.inspector.detectors.placing import Placing
 from kvscope.inspector.detectors.records import (
     FREE,
@@ -29,6 +29,7 @@ from kvscope.inspector.detectors.records import (
     Blocks,
     OpenStep,
     PendingWrite,
+    PendingWrites,
     Row,
     Sequence,
 )  # fmt: skip
@@ -43,11 +44,6 @@ MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the o
 Handler = Callable[[Row, Block], None]
 
 
-def _has_steps(trace: TraceLike) -> bool:
-    kinds = trace.events["kind"]
-    return bool(((kinds == Kind.COMMIT) | (kinds == Kind.SCHED)).any())
-
-
 class Ledger(Tables):
     """Pool, tables and steps as the events so far make them."""
 
@@ -58,7 +54,7 @@ class Ledger(Tables):
         self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
         self.id_end = self.num_blocks  # block ids are below; after lost events, of which one may be a GROW, any may be
         self.full = (1 << trace.block_size) - 1
-        self.ordered = _has_steps(trace)  # else a write counts as done at once
+        self.ordered = has_steps(trace)  # else a write counts as done at once
         self.blocks = Blocks()
         self.details = details_by_kind(trace)
         self.seq = -1  # number of the event at hand
@@ -68,7 +64,7 @@ class Ledger(Tables):
         self.begun = self.completed = -1  # ordinals of the last step that began, that ended
         self.steps_known = True  # False after lost events: which steps are open cannot be told any more
         self.last_begin_seq = self.last_step_seq = -1  # the last STEP_BEGIN; the last STEP_BEGIN or STEP_END
-        self.issued: dict[int, list[PendingWrite]] = {}  # per sequence, not yet taken by a step
+        self.issued = PendingWrites()
         self.copies = Copies(self)
         self.host = HostSlots(self)
         self.placing = Placing(self)
@@ -82,7 +78,7 @@ class Ledger(Tables):
 
     def continue_with(self, trace: Frozen) -> None:
         """The trace has grown: `trace` holds all that was seen, and more."""
-        self.trace, self.ordered = trace, self.ordered or _has_steps(trace)
+        self.trace, self.ordered = trace, self.ordered or has_steps(trace)
         for kind, known in self.details.items():
             seqs, offsets, values = trace.detail_arrays(int(kind))
             for i in range(int(np.searchsorted(seqs, self.seq, side="right")), len(seqs)):
@@ -233,8 +229,7 @@ class Ledger(Tables):
         if since is None and block.known:
             block.ref_other = row.ref_after  # refused by a sound pool, carried out by a faulty one
             return
-        if row.seq_id in self.issued:  # what it gives back, no step of it will write
-            self.issued[row.seq_id] = [w for w in self.issued[row.seq_id] if w.block != block.id]
+        self.issued.give_back(row.seq_id, block.id)
         block.released[key] = self.seq
         if since is not None and since < sequence.sched_seq:
             block.last_use = max(block.last_use, sequence.sched_step)
@@ -282,9 +277,7 @@ class Ledger(Tables):
     def _truncate(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.issued_to = min(sequence.issued_to, max(row.aux, 0))
-        if row.seq_id in self.issued:
-            kept = [w._replace(hi=min(w.hi, w.lo + row.aux - w.first)) for w in self.issued[row.seq_id]]
-            self.issued[row.seq_id] = [w for w in kept if w.hi > w.lo]
+        self.issued.cut(row.seq_id, row.aux)
 
     def _commit(self, row: Row, block: Block) -> None:
         block.unbound_write = -1
@@ -337,14 +330,7 @@ class Ledger(Tables):
         if row.kind != Kind.PREEMPT:
             self.host.left(row.seq_id)
         self.ending.add(row.seq_id)
-        self._dropped(self.issued.pop(row.seq_id, []))
-
-    def _dropped(self, writes: list[PendingWrite]) -> None:
-        """Writes that no step takes: who finds their block in the prefix cache, finds nothing in these slots."""
-        for write in writes if self.ordered else ():
-            block = self.blocks[write.block]
-            if block.known and block.published and write.gen == block.gen and block.unbound_write >= write.seq:
-                block.written &= ~write.fresh
+        self.issued.drop(row.seq_id, self.blocks if self.ordered else {})
 
     def _resized(self, row: Row, block: Block) -> None:
         self.num_blocks = self.id_end = row.aux
