@@ -18,20 +18,33 @@ _OF_SEQUENCE = (
     Kind.FORK, Kind.ADMIT, Kind.RESUME, Kind.FINISH, Kind.ABORT, Kind.PREEMPT, Kind.TRUNCATE, Kind.SCHED,
 )  # fmt: skip
 _OF_ALL = (Kind.STEP_BEGIN, Kind.STEP_END, Kind.GROW, Kind.SHRINK)
+_MOST_SLOTS = 1 << 24  # of the pool or of a table: eight bytes each
 _UPPER = np.int64(32)  # bits of the lower end of a packed range
 
 
-def foreign_reads(trace: TraceLike, block: int, lives: tuple[int, int] | None = None) -> dict[int, IntArray]:
+def foreign_reads(trace: TraceLike, block: int, lives: tuple[int, int] | None = None) -> dict[int, IntArray] | None:
     """SCHED row -> the slots of the block in which the step read another write than its sequence counts on.
 
     Args:
         lives: the first and the last that are asked about; all by default.
+
+    Returns:
+        None of a pool, or of a table, that is too large to be laid out.
     """
+    if _most(trace) > _MOST_SLOTS:
+        return None
     reads = Reader(trace, WorkerRows(None), only=_about(trace, block, lives)).play()
     first = block * trace.block_size
     found = {row: slots[(slots >= first) & (slots < first + trace.block_size)] - first
              for row, slots in reads.wrong.items()}  # fmt: skip
     return {row: slots for row, slots in found.items() if len(slots)}
+
+
+def _most(trace: TraceLike) -> int:
+    """How many slots the last block and the last place in a table that events name lie behind."""
+    events = trace.events
+    placed = events["lblock"][np.isin(events["kind"], _OF_BLOCK)]
+    return (max(int(events["block"].max(initial=-1)), int(placed.max(initial=-1))) + 1) * trace.block_size
 
 
 def _about(trace: TraceLike, block: int, lives: tuple[int, int] | None) -> IntArray:

@@ -17,13 +17,13 @@ class DeviceSlots:
     """The slots of the pool and of the host behind it; each holds the row of a WRITE, or NEVER.
 
     Attributes:
-        slots: of the pool, and of blocks beyond it that events name.
+        slots: of the pool up to the last block that events name, and of blocks beyond it.
         order: what has not landed.
     """
 
     def __init__(self, trace: TraceLike) -> None:
         self.trace, self.size = trace, trace.block_size
-        self.blocks = int(max(trace.num_blocks, trace.events["block"].max(initial=-1) + 1))
+        self.blocks = int(trace.events["block"].max(initial=-1)) + 1  # what no event names holds nothing
         self.order = Order[StepRead](trace)
         self.slots = np.full(self.blocks * self.size, NEVER, dtype=np.int64)
         self._end = len(self.slots)  # of the pool as it is

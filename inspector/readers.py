@@ -30,7 +30,10 @@ class Reader:
 
 
 def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
-    """Who read the touched slots in steps after the fault, and found foreign KV there: by the rule of `explain`."""
+    """Who read the touched slots in steps after the fault, and found foreign KV there: by the rule of `explain`.
+
+    In a pool that is too large to be laid out: whoever read them.
+    """
     if finding.code == "KV018":
         return _through_table(trace, finding)
     slot_lo, slot_hi = max(finding.slot_lo, 0), finding.slot_hi if finding.slots else trace.block_size
@@ -38,13 +41,13 @@ def readers_of(trace: TraceLike, finding: Finding) -> list[Reader]:
     tenures, out = _tenures(trace, finding.block), []
     # Its own life, and the one that is there when it happens: what is handed out later is written anew.
     lives = {finding.gen} | {gen for _, _, gen, since, until in tenures if since <= at < until}
-    hit = [row for row, slots in foreign_reads(trace, finding.block, (min(lives), max(lives))).items()
-           if ((slots >= slot_lo) & (slots < slot_hi)).any()]  # fmt: skip
+    foreign = foreign_reads(trace, finding.block, (min(lives), max(lives)))
+    hit = [row for row, slots in (foreign or {}).items() if ((slots >= slot_lo) & (slots < slot_hi)).any()]
     for seq_id, lblock, gen, since, until in tenures:
         if until <= finding.seq or gen not in lives:
             continue
         steps = _steps_of(trace, seq_id, max(since, from_here), until, lblock * trace.block_size + slot_lo)
-        steps = steps[np.isin(steps, hit)]
+        steps = steps[np.isin(steps, hit)] if foreign is not None else steps
         if len(steps):
             events = trace.events[steps]
             ends = events["lblock"].astype(np.int64) + events["fill"]

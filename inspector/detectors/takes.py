@@ -17,26 +17,25 @@ class Takes(Detector):
         self._names = Names(ledger.trace.facts)
 
     def on_share(self, row: Row, block: Block) -> None:
-        key, sequence = (row.seq_id, row.lblock), self.ledger.sequence(row.seq_id)
-        since = block.entries.get(key, -1)
-        if since < 0 or (0 <= row.gen != block.gen) or block.kept(key, row, sequence.ended):
-            return  # (what was kept at an end is a leak there)
+        since = block.entries.get((row.seq_id, row.lblock), -1)
+        stands = self.ledger.sequence(row.seq_id).table.get(row.lblock) == (block.id, block.gen)
+        if since < 0 or not stands or (0 <= row.gen != block.gen):
+            return  # what is left in it from before an end, or an admission, is a leak
         how = "prefix hit" if row.kind == Kind.HIT else "share"
-        before = f", before it was admitted at seq {sequence.began}," * (since < sequence.began)
         who, place = self._names(row.seq_id), f"block {row.lblock}"
-        self._again(row, block, since, f"this {how} takes it for {who} as its {place}", f"{before} {who} has it there")
+        self._again(row, block, since, f"this {how} takes it for {who} as its {place}", f"{who} has it there")
 
     on_hit = on_share
 
     def on_lease(self, row: Row, block: Block) -> None:
         if row.aux in block.leases:
-            self._again(row, block, block.leases[row.aux][2], f"lease {row.aux} is taken", " it has been held")
+            self._again(row, block, block.leases[row.aux][2], f"lease {row.aux} is taken", "it has been held")
 
     def _again(self, row: Row, block: Block, since: int, taken: str, held: str) -> None:
         if not block.known or not block.adds_one(row):
             return  # a count that goes otherwise is REF's
         count = f", counted {row.ref_before} -> {row.ref_after}" if row.ref_after >= 0 else ""
         self.ledger.find(
-            "KV012", row, f"{life(block.id, block.gen)} is counted twice for one holder: {taken}{count}, but{held} "
+            "KV012", row, f"{life(block.id, block.gen)} is counted twice for one holder: {taken}{count}, but {held} "
             f"since seq {since}", block, taken=since,
         )  # fmt: skip
