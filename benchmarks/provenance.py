@@ -174,10 +174,8 @@ def on_gpu(rounds: int, batch: int = 64, context: int = 1024, steps: int = 24) -
         pairs = [[body(checked, waits) for checked in (False, True)] for _ in range(rounds)]
         plain, with_it = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         share = statistics.median((b - a) / a for a, b in pairs)
-        gate = None if waits else GPU_GATE
         title = f"8B step, 32 layers, batch {batch} x 1k, {name}"
-        ok = None if gate is None else share <= gate
-        found.append(row(title, with_it, "ms", plain, gate=gate, ok=ok) | {"share": round(share, 5)})
+        found.append(row(title, with_it, "ms", plain, gate=GPU_GATE, ok=share <= GPU_GATE) | {"share": round(share, 5)})
     return found
 
 

@@ -58,6 +58,7 @@ class DeviceWords:
     def __init__(self, num_blocks: int, block_size: int, *, device: str, backend: str | None = None) -> None:
         self.block_size, self.device, self.backend = block_size, device, backend
         self._stream = _stream_on(device)
+        self._index = -1 if self._stream is None else self._stream.device_index  # (a device takes longer to look up)
         self._host: dict[int, list[torch.Tensor]] = {}
         with self._aside():
             self._cells = self._empty(num_blocks)
@@ -68,6 +69,7 @@ class DeviceWords:
         self._packed, self._brought = _event_on(self._stream), _event_on(self._stream)
         self._told = False  # `_packed` is of the step to come
         self._waiting: _Asked | None = None
+        self._seen: _Asked | None = None  # the step before: freed while the device computes, not while it waits
 
     def _empty(self, num_blocks: int) -> list[torch.Tensor]:
         shape = (num_blocks, self.block_size)
@@ -114,7 +116,7 @@ class DeviceWords:
     def packed(self) -> None:
         """The inputs of the next `step` are queued; what the engine queues from now on is not waited for by it."""
         if self._stream is not None and self._packed is not None:
-            self._packed.record(torch.cuda.current_stream(self._stream.device))
+            self._packed.record(torch.cuda.current_stream(self._index))
             self._told = True
 
     def step(self, plan: StepPlan, inputs: StepInputs, expected: list[IntArray], step: int, window: int) -> None:
@@ -129,6 +131,7 @@ class DeviceWords:
             ]
             first = parts[0] if len(parts) == 1 else torch.cat(parts)
             there = self._on_its_way(first)
+        self._seen = None
         slots = sum(row.hi - (max(0, row.lo - window + 1) if window else 0) for row in plan.rows)
         self._waiting = _Asked(plan, there, inputs.tables, expected, slots)
 
@@ -148,7 +151,7 @@ class DeviceWords:
                 self._stream.wait_event(self._packed)
                 self._told = False
             else:
-                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+                self._stream.wait_stream(torch.cuda.current_stream(self._index))
             for tensor in (inputs.tables, inputs.slots, inputs.seq_lens):
                 tensor.record_stream(self._stream)
 
@@ -191,9 +194,12 @@ class DeviceWords:
         if self._waiting is None:
             return 0, []
         asked, self._waiting = self._waiting, None
+        self._seen = asked
         if self._brought is not None:
             self._brought.synchronize()
-        wrong = []
+        wrong: list[Wrong] = []
+        if asked.first.tobytes() == b"\xff" * asked.first.nbytes:  # -1 everywhere; the device waits meanwhile
+            return asked.slots, wrong
         for i in np.flatnonzero(asked.first >= 0).tolist():
             position, row = int(asked.first[i]), asked.plan.rows[i]
             with self._aside():
