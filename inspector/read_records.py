@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.detectors.records import Row
 from kvscope.inspector.source import IntArray
+from kvscope.traces.schema import EventArray
 
 if TYPE_CHECKING:
     from kvscope.inspector.landing import Issued
@@ -17,6 +20,7 @@ NEVER = -1  # no write: nothing was written here, as far as the trace tells
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
 GIVEN_BACK = -2  # a slot, not a write: the position's block was given back, and the table has no other for it
 NOWHERE = -3  # the same of what was written to a block that there is not
+_CHUNK = 65_536
 UNKNOWN = -3  # which write it is, or should be, lies in a part of the trace that is missing: nothing can be said
 
 
@@ -118,3 +122,13 @@ class Early:
     seq_id: int
     lblock: int
     hits: list[tuple[Table, slice]] = field(default_factory=list)
+
+
+def rows_of(events: EventArray, only: IntArray | None = None) -> Iterator[tuple[int, Row]]:
+    """Events one after another, by their row; few of them in memory at once."""
+    for first in range(0, len(events) if only is None else len(only), _CHUNK):
+        if only is not None:
+            rows = only[first : first + _CHUNK]
+            yield from zip(rows.tolist(), map(Row._make, events[rows].tolist()), strict=True)
+            continue
+        yield from enumerate(map(Row._make, events[first : first + _CHUNK].tolist()), first)

@@ -12,7 +12,7 @@ That is what the engine said that it did. Where a checker beside the tensors has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,24 +33,14 @@ from kvscope.inspector.read_records import (
     Reads,
     StepRead,
     Table,
+    rows_of,
 )
 from kvscope.inspector.source import IntArray, TraceLike, details_map, frozen, gap_rows
 from kvscope.inspector.worker_rows import WorkerRows
-from kvscope.traces.schema import EventArray, Kind, Reason, unpack_range
+from kvscope.traces.schema import Kind, Reason, unpack_range
 
 _TOLD = (Kind.PUBLISH, Kind.HIT, Kind.SCHED)
-_CHUNK = 65_536
 _KEPT = (Reason.COPY_ON_WRITE, Reason.RESIZED)  # the block moves under the table; what its slots should hold stays
-
-
-def rows_of(events: EventArray, only: IntArray | None = None) -> Iterator[tuple[int, Row]]:
-    """Events one after another, by their row; few of them in memory at once."""
-    for first in range(0, len(events) if only is None else len(only), _CHUNK):
-        if only is not None:
-            rows = only[first : first + _CHUNK]
-            yield from zip(rows.tolist(), map(Row._make, events[rows].tolist()), strict=True)
-            continue
-        yield from enumerate(map(Row._make, events[first : first + _CHUNK].tolist()), first)
 
 
 class Reader:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvscope.inspector.detectors.records import PendingWrite, Row, Sequence
-from kvscope.traces.schema import unpack_range
+from kvscope.inspector.source import TraceLike
+from kvscope.traces.schema import Kind, unpack_range
 
 if TYPE_CHECKING:
     from kvscope.inspector.detectors.replay import Ledger
@@ -17,6 +18,12 @@ class Misplaced(NamedTuple):
     write: PendingWrite
     went: int  # the position whose slot it went to
     due: int  # the one that it should have been
+
+
+def has_steps(trace: TraceLike) -> bool:
+    """Whether steps take the writes of a trace; else a write counts as done at once."""
+    kinds = trace.events["kind"]
+    return bool(((kinds == Kind.COMMIT) | (kinds == Kind.SCHED)).any())
 
 
 class Placing:
@@ -46,11 +53,9 @@ class Placing:
         if sequence is None or not sequence.known or not (self._off or self._lacks(row, sequence, due)):
             return None
         slots = sorted({w.first + i: w for w in writes for i in range(w.hi - w.lo)}.items())
-        if len(slots) == len(due):
-            return next(Misplaced(w, went, p) for (went, w), p in zip(slots, due, strict=True) if went != p)
-        written = {went for went, _ in slots}
-        lacking = next((p for p in due if p not in written), -1)
-        return next((Misplaced(w, went, lacking) for went, w in slots if went not in due and lacking >= 0), None)
+        if len(slots) != len(due):
+            return None  # some are missing, or some of another step are there
+        return next(Misplaced(w, went, p) for (went, w), p in zip(slots, due, strict=True) if went != p)
 
     def _lacks(self, row: Row, sequence: Sequence, due: range) -> bool:
         """Whether the step reads one of the positions that it computes, and nobody has written it."""
@@ -63,3 +68,17 @@ class Placing:
                 if found.known and found.gen == gen and not found.written >> slot & 1:
                     return True
         return False
+
+    def dropped(self, writes: list[PendingWrite]) -> None:
+        """Writes that no step takes: who finds their block in the prefix cache, finds nothing in these slots."""
+        for write in writes if self._ledger.ordered else ():
+            block = self._ledger.blocks[write.block]
+            if block.known and block.published and write.gen == block.gen and block.unbound_write >= write.seq:
+                block.written &= ~write.fresh
+
+    def cut(self, row: Row) -> None:
+        """A rollback: what was issued for positions behind it is not written."""
+        issued = self._ledger.issued
+        if row.seq_id in issued:
+            kept = [w._replace(hi=min(w.hi, w.lo + row.aux - w.first)) for w in issued[row.seq_id]]
+            issued[row.seq_id] = [w for w in kept if w.hi > w.lo]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvscope.traces.schema import Reason
+
 FREE, UNPLACED, QUARANTINED = "free", "unplaced", "quarantined"  # where an unheld, unpublished block is
+
+_LEAVES = (Reason.COPY_ON_WRITE, Reason.RESIZED, Reason.TRUNCATED, Reason.WINDOW)  # its place in the table, for good
 
 
 class Row(NamedTuple):
@@ -67,12 +71,27 @@ class Block:
 
     def take_again(self, key: tuple[int, int], row: Row, seq: int) -> None:
         """What is held is taken once more; a take that does not count so adds nothing that could be given back."""
-        if self.adds_one(row):
+        held = key in self.entries or (key[0] < 0 and key[1] in self.leases)
+        if held and self.adds_one(row):
             self.extra.setdefault(key, []).append(seq)
 
     def give_back_extra(self, key: tuple[int, int]) -> bool:
         """One of the further takes is given back; False where there is none."""
         return bool(self.extra.get(key)) and self.extra[key].pop() >= 0
+
+    def gives_extra(self, row: Row, seq: int, *, stands: bool) -> bool:
+        """Whether a release gives back a further take of an entry, and the table stays as it is.
+
+        Args:
+            stands: the entry is in its table.
+        """
+        key = (row.seq_id, row.lblock)
+        goes = not stands or row.reason in _LEAVES or row.ref_after == 0  # the entry itself
+        if (0 <= row.gen != self.gen) or (key in self.entries and goes) or not self.give_back_extra(key):
+            return False
+        self.ref, self.ref_other = row.ref_after, -1
+        self.story["released"] = seq
+        return True
 
     def forget(self, gen: int) -> None:
         """What was known of it before events were lost does not hold any more."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from kvscope.inspector.detectors.moves import Copies, HostSlots
 from kvscope.inspector.detectors.passing import details_by_kind
-from kvscope.inspector.detectors.placing import Placing
+from kvscope.inspector.detectors.placing import Placing, has_steps
 from kvscope.inspector.detectors.records import (
     FREE,
     QUARANTINED,
@@ -37,15 +37,9 @@ from kvscope.inspector.findings import Finding
 from kvscope.inspector.source import Frozen, TraceLike, rows_until, size_after
 from kvscope.traces.schema import Kind, Reason, unpack_range
 
-_LEAVES = (Reason.COPY_ON_WRITE, Reason.RESIZED, Reason.TRUNCATED, Reason.WINDOW)  # its place in the table, for good
 MAX_FINDINGS = 10_000  # a trace that is all faults would fill the memory; the others are counted
 
 Handler = Callable[[Row, Block], None]
-
-
-def _has_steps(trace: TraceLike) -> bool:
-    kinds = trace.events["kind"]
-    return bool(((kinds == Kind.COMMIT) | (kinds == Kind.SCHED)).any())
 
 
 class Ledger(Tables):
@@ -58,7 +52,7 @@ class Ledger(Tables):
         self.num_blocks = size_after(trace, 0)  # now; GROW and SHRINK change it
         self.id_end = self.num_blocks  # block ids are below; after lost events, of which one may be a GROW, any may be
         self.full = (1 << trace.block_size) - 1
-        self.ordered = _has_steps(trace)  # else a write counts as done at once
+        self.ordered = has_steps(trace)
         self.blocks = Blocks()
         self.details = details_by_kind(trace)
         self.seq = -1  # number of the event at hand
@@ -82,7 +76,7 @@ class Ledger(Tables):
 
     def continue_with(self, trace: Frozen) -> None:
         """The trace has grown: `trace` holds all that was seen, and more."""
-        self.trace, self.ordered = trace, self.ordered or _has_steps(trace)
+        self.trace, self.ordered = trace, self.ordered or has_steps(trace)
         for kind, known in self.details.items():
             seqs, offsets, values = trace.detail_arrays(int(kind))
             for i in range(int(np.searchsorted(seqs, self.seq, side="right")), len(seqs)):
@@ -186,8 +180,7 @@ class Ledger(Tables):
                 block.written = self.full
                 self._known(block)
             block.published = True
-        if (row.seq_id, row.lblock) in block.entries:
-            block.take_again((row.seq_id, row.lblock), row, self.seq)
+        block.take_again((row.seq_id, row.lblock), row, self.seq)
         block.ref, block.ref_other = row.ref_after, -1
         block.story["shared" if row.kind == Kind.SHARE else "hit"] = self.seq
         if row.kind == Kind.SHARE and row.reason != Reason.RESIZED:
@@ -220,7 +213,9 @@ class Ledger(Tables):
         key = (row.seq_id, row.lblock)
         sequence = self.sequence(row.seq_id)
         stands = sequence.table.get(row.lblock) == (block.id, row.gen if row.gen >= 0 else block.gen)
-        if self._given_back_extra(row, block, stands):
+        if block.gives_extra(row, self.seq, stands=stands):
+            if row.ref_after == 0:
+                self._unheld(block)
             return
         since = block.entries.pop(key, None) if row.gen < 0 or row.gen == block.gen else None
         if stands:
@@ -241,18 +236,6 @@ class Ledger(Tables):
             block.last_use = max(block.last_use, sequence.sched_step)
         if row.ref_after == 0:
             self._unheld(block)
-
-    def _given_back_extra(self, row: Row, block: Block, stands: bool) -> bool:
-        """Whether this gives back a further count of an entry, and the table stays as it is."""
-        key = (row.seq_id, row.lblock)
-        goes = not stands or row.reason in _LEAVES or row.ref_after == 0  # the entry itself
-        if (0 <= row.gen != block.gen) or (key in block.entries and goes) or not block.give_back_extra(key):
-            return False
-        block.ref, block.ref_other = row.ref_after, -1
-        block.story["released"] = self.seq
-        if row.ref_after == 0:
-            self._unheld(block)
-        return True
 
     def _unheld(self, block: Block) -> None:
         """Nobody holds it: where it goes, the next event of the operation says (none: it stays cached)."""
@@ -296,9 +279,7 @@ class Ledger(Tables):
     def _truncate(self, row: Row, block: Block) -> None:
         sequence = self.sequence(row.seq_id)
         sequence.issued_to = min(sequence.issued_to, max(row.aux, 0))
-        if row.seq_id in self.issued:
-            kept = [w._replace(hi=min(w.hi, w.lo + row.aux - w.first)) for w in self.issued[row.seq_id]]
-            self.issued[row.seq_id] = [w for w in kept if w.hi > w.lo]
+        self.placing.cut(row)
 
     def _commit(self, row: Row, block: Block) -> None:
         block.unbound_write = -1
@@ -316,8 +297,7 @@ class Ledger(Tables):
             block.story["evicted" if row.kind == Kind.EVICT else "unpublished"] = self.seq
 
     def _lease(self, row: Row, block: Block) -> None:
-        if row.aux in block.leases:
-            block.take_again((-1, row.aux), row, self.seq)
+        block.take_again((-1, row.aux), row, self.seq)
         lo, hi = (self.details[Kind.LEASE].get(self.seq) or (0, self.block_size))[:2]
         block.leases[row.aux] = (lo, hi, self.seq)
         block.ref, block.ref_other = row.ref_after, -1
@@ -351,14 +331,7 @@ class Ledger(Tables):
         if row.kind != Kind.PREEMPT:
             self.host.left(row.seq_id)
         self.ending.add(row.seq_id)
-        self._dropped(self.issued.pop(row.seq_id, []))
-
-    def _dropped(self, writes: list[PendingWrite]) -> None:
-        """Writes that no step takes: who finds their block in the prefix cache, finds nothing in these slots."""
-        for write in writes if self.ordered else ():
-            block = self.blocks[write.block]
-            if block.known and block.published and write.gen == block.gen and block.unbound_write >= write.seq:
-                block.written &= ~write.fresh
+        self.placing.dropped(self.issued.pop(row.seq_id, []))
 
     def _resized(self, row: Row, block: Block) -> None:
         self.num_blocks = self.id_end = row.aux
