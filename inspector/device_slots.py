@@ -25,8 +25,8 @@ class DeviceSlots:
         self.trace, self.size = trace, trace.block_size
         self.blocks = int(trace.events["block"].max(initial=-1)) + 1  # what no event names holds nothing
         self.order = Order[StepRead](trace)
-        self.slots = np.full(self.blocks * self.size, NEVER, dtype=np.int64)
-        self._end = len(self.slots)  # of the pool as it is
+        self._end = self.blocks * self.size  # of the pool as it is
+        self.slots = np.full(max(self._end, 4), NEVER, dtype=np.int64)  # what lies in no block is asked for, too
         self._host: dict[int, IntArray] = {}
         self._lost = False
         self._told: dict[Kind, Any] = {

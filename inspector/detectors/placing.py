@@ -46,11 +46,9 @@ class Placing:
         if sequence is None or not sequence.known or not (self._off or self._lacks(row, sequence, due)):
             return None
         slots = sorted({w.first + i: w for w in writes for i in range(w.hi - w.lo)}.items())
-        if len(slots) == len(due):
-            return next(Misplaced(w, went, p) for (went, w), p in zip(slots, due, strict=True) if went != p)
-        written = {went for went, _ in slots}
-        lacking = next((p for p in due if p not in written), -1)
-        return next((Misplaced(w, went, lacking) for went, w in slots if went not in due and lacking >= 0), None)
+        if len(slots) != len(due):
+            return None  # some are missing, or some of another step are there
+        return next(Misplaced(w, went, p) for (went, w), p in zip(slots, due, strict=True) if went != p)
 
     def _lacks(self, row: Row, sequence: Sequence, due: range) -> bool:
         """Whether the step reads one of the positions that it computes, and nobody has written it."""
