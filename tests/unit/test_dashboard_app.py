@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -1289,3 +1290,25 @@ class TestLinks:
             page = element.proto.page.strip("/") or "overview"
             again = open_app(*toy_traces.values(), page=page, **said)
             assert not again.warning, (page, said, _said(again))
+
+
+@pytest.mark.parametrize("name", ["garbled-race", "leak", "healthy", "reserved", "fragmentation", "prefix-sharing"])
+def test_an_event_has_the_same_numbers_on_every_page(open_app: Open, name: str) -> None:
+    """Those of the measures, wherever they stand."""
+    path = SAMPLES / f"{name}.kvpack"
+    measured = series(open_trace(path))
+    seq = random.Random(name).randrange(len(measured))
+    now = {"Held": measured.held_blocks, "Free": measured.free, "Cached": measured.cached,
+           "Saved": measured.saved_blocks,
+           "Lost": measured.lost_blocks, "Private": measured.private, "Shared": measured.shared,
+           "Empty now": measured.empty_slots, "Table entries": measured.table_entries,
+           "Blocks saved": measured.saved_blocks, "Distinct blocks": measured.table_blocks}  # fmt: skip
+    told = 0
+    for page in ("live", "blocks", "waste", "sharing"):
+        app = open_app(path, page=page, seq=str(seq))
+        html = _html(app)
+        for label, values in now.items():
+            if f'data-stat="{label}"' in html:
+                assert _stat(app, label) == count_text(int(values[seq])), (page, label)
+                told += 1
+    assert told >= 12
