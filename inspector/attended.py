@@ -7,7 +7,7 @@ import numpy as np
 from kvscope.inspector.progress import reaches_back, window_of
 from kvscope.inspector.read_records import GIVEN_BACK, NEVER, Foreign, StepRead
 from kvscope.inspector.source import TraceLike
-from kvscope.traces.schema import Kind, Reason
+from kvscope.traces.schema import DETAIL_FIELDS, Kind, Reason
 
 
 class Attended:
@@ -39,11 +39,27 @@ class Attended:
         return step in self._compared and step < self._wrong.get(seq_id, step + 1)
 
 
-def first_write(trace: TraceLike, seq_id: int, step: int, before: int) -> int:
-    """The row of the first write of a sequence in a step, in front of a row; NEVER if the trace has none."""
-    events = trace.events[:before]
-    rows = np.flatnonzero((events["kind"] == Kind.WRITE) & (events["seq_id"] == seq_id) & (events["step"] == step))
-    return int(rows[0]) if len(rows) else NEVER
+def write_found(trace: TraceLike, row: int, block_size: int) -> int:
+    """The row of the write whose content the MISMATCH at a row found; NEVER where nobody wrote it, or it is not told.
+
+    Of the writes of that sequence in that step it is one that ran over the end of its block into that very slot, or
+    that of the last token of the prefix that was found; where none is, one to the slot, or else to the block.
+    """
+    told = dict(zip(DETAIL_FIELDS[Kind.MISMATCH], trace.detail(int(trace.seqs[row])) or (), strict=False))
+    if not told.get("found") or told.get("writer", NEVER) < 0:
+        return NEVER
+    events = trace.events[:row]
+    mine = (events["kind"] == Kind.WRITE) & (events["seq_id"] == told["writer"])
+    rows = np.flatnonzero(mine & (events["step"] == told.get("written_step", NEVER)))
+    wrote, there = events[rows], trace.events[row]
+    lo, hi = wrote["aux"] & 0xFFFFFFFF, wrote["aux"] >> 32
+    slot = int(there["block"]) * block_size + int(there["fill"]) - wrote["block"].astype(np.int64) * block_size
+    place = told.get("owner_tokens", 0) - 1 - wrote["lblock"].astype(np.int64) * block_size
+    here, due = (slot >= lo) & (slot < hi), (place >= lo) & (place < hi)
+    for chosen in (here & (slot >= block_size), due, here, wrote["block"] == there["block"], rows >= 0):
+        if chosen.any():
+            return int(rows[np.flatnonzero(chosen)[-1]])
+    return NEVER
 
 
 def found_beside(trace: TraceLike, read: StepRead, row: int, blocks: int, block_size: int) -> Foreign | None:
@@ -52,8 +68,7 @@ def found_beside(trace: TraceLike, read: StepRead, row: int, blocks: int, block_
     block, position, fill = int(event["block"]), int(event["aux"]), int(event["fill"])
     if block >= blocks:
         return None
-    told = trace.detail(int(trace.seqs[row])) or ()
-    found = first_write(trace, told[2], told[3], row) if len(told) > 3 and told[1] else NEVER
+    found = write_found(trace, row, block_size)
     at = position - read.lo
     expected = int(read.counts_on[at]) if 0 <= at < len(read.counts_on) else NEVER
     slot = block * block_size + max(fill, 0) if block >= 0 else GIVEN_BACK

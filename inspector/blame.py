@@ -124,9 +124,15 @@ def _life_held(trace: Frozen, foreign: Foreign, reader: int) -> tuple[int, int]:
 
 
 def _step_over(trace: Frozen, row: int) -> int:
-    """The event that ends the step of a SCHED row; itself where the trace ends before."""
-    ends = np.flatnonzero(trace.events["kind"][row:] == Kind.STEP_END)
-    return _seq(trace, row + int(ends[0])) if len(ends) else _seq(trace, row)
+    """The event that ends the step of a SCHED row; itself where the trace ends before.
+
+    Steps end in the order in which they begin, and a SCHED row is of the one that began last.
+    """
+    kinds = trace.events["kind"]
+    before = kinds[:row]
+    still = int(np.count_nonzero(before == Kind.STEP_BEGIN)) - int(np.count_nonzero(before == Kind.STEP_END))
+    ends = np.flatnonzero(kinds[row:] == Kind.STEP_END)
+    return _seq(trace, row + int(ends[min(max(still, 1), len(ends)) - 1])) if len(ends) else _seq(trace, row)
 
 
 def _seq(trace: Frozen, row: int) -> int:

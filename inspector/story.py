@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.inspector.attended import write_found
 from kvscope.inspector.biography import SlotWriter, describe, slot_writers
 from kvscope.inspector.findings import Finding
 from kvscope.inspector.placed import misplaced
@@ -20,7 +21,6 @@ from kvscope.inspector.source import (
     frozen,
     joined,
     life,
-    named_detail,
     row_of,
     short_path,
     site_of,
@@ -214,16 +214,9 @@ def _rightful(events: EventArray) -> npt.NDArray[np.bool_]:
 
 
 def _written_there(trace: TraceLike, finding: Finding) -> int | None:
-    """The write of what a checker found in a slot: by its writer, in its step; into that block if it says so."""
-    told = named_detail(trace, finding.seq, Kind.MISMATCH)
-    if not told.get("found") or told.get("writer", -1) < 0:
-        return None
-    events = trace.events
-    mine = (events["kind"] == Kind.WRITE) & (events["seq_id"] == told["writer"])
-    rows = np.flatnonzero(mine & (events["step"] == told.get("written_step", -1)))
-    there = rows[events["block"][rows] == finding.block]
-    chosen = there if len(there) else rows
-    return int(trace.seqs[chosen[-1]]) if len(chosen) else None
+    """The write of what a checker found in a slot."""
+    row = write_found(trace, row_of(trace, finding.seq), trace.block_size)
+    return int(trace.seqs[row]) if row >= 0 else None
 
 
 def freed_at(trace: TraceLike, finding: Finding) -> int | None:

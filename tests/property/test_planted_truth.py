@@ -27,6 +27,7 @@ from kvscope.inspector.findings import CheckResult, check
 from kvscope.inspector.handmade import HandTrace
 from kvscope.inspector.reads import reads_of
 from kvscope.traces import Kind, MemoryRecorder
+from kvscope.traces.schema import unpack_range
 
 # Faults by which no sequence reads a wrong prefix in any play: by the truth, which the test below asks for each.
 HARMLESS = {
@@ -144,6 +145,10 @@ def check_read(name: str, one: Acted, told: Explanation, wrong: FirstWrong) -> N
     assert found == (None if wrong.found is None else (wrong.found.seq_id, wrong.found.step)), where
     assert cause is not None, where
     assert cause.code in {FAULTS[name].code} | CAUSES.get(name, set()), (*where, cause.why)
+    if read.found.seq is not None and wrong.found is not None and name != "slot-off-by-one":  # whose writes say others
+        write = one.trace.events[int(np.flatnonzero(one.trace.seqs == read.found.seq)[0])]
+        lo, hi = (int(write["lblock"]) * one.trace.block_size + end for end in unpack_range(int(write["aux"])))
+        assert lo <= len(wrong.found.prefix) - 2 < hi, (*where, "another write of that step is named")
     written = {wrong.block, -1}  # or where its write went, from where a copy, or the write's own length, carried it
     if read.found.seq is not None:
         written.add(int(one.trace.events["block"][int(np.flatnonzero(one.trace.seqs == read.found.seq)[0])]))
