@@ -48,7 +48,8 @@ def cause_of(trace: Frozen, result: CheckResult, foreign: Foreign) -> Cause | No
         f for f in result.findings
         if f.block == block and (f.gen >= held or f.seq >= entered) and f.seq <= until and f.code != "KV023"
     ]  # fmt: skip
-    root = next((f for f in here if f.code in _ROOTS and f.seq < near.seq and f.seq != first), near)
+    roots = _ROOTS | {"KV019"} if near.code == "KV009" else _ROOTS  # what was written elsewhere was not written here
+    root = next((f for f in here if f.code in roots and f.seq < near.seq and f.seq != first), near)
     root = _freed_before(result, root)
     followed: dict[str, Finding] = {}
     for finding in here:
