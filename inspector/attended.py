@@ -39,14 +39,26 @@ class Attended:
         return step in self._compared and step < self._wrong.get(seq_id, step + 1)
 
 
+def _told(trace: TraceLike, row: int) -> dict[str, int]:
+    """What the MISMATCH at a row says of the write whose content it found; nothing where there is none."""
+    told = dict(zip(DETAIL_FIELDS[Kind.MISMATCH], trace.detail(int(trace.seqs[row])) or (), strict=False))
+    return told if told.get("found") and told.get("writer", NEVER) >= 0 else {}
+
+
+def writer_found(trace: TraceLike, row: int) -> tuple[int, int] | None:
+    """Sequence and step of the write whose content the MISMATCH at a row found, also where no WRITE tells of it."""
+    told = _told(trace, row)
+    return (told["writer"], told["written_step"]) if told.get("written_step", NEVER) >= 0 else None
+
+
 def write_found(trace: TraceLike, row: int, block_size: int) -> int:
     """The row of the write whose content the MISMATCH at a row found; NEVER where nobody wrote it, or it is not told.
 
     Of the writes of that sequence in that step it is one that ran over the end of its block into that very slot, or
     that of the last token of the prefix that was found; where none is, one to the slot, or else to the block.
     """
-    told = dict(zip(DETAIL_FIELDS[Kind.MISMATCH], trace.detail(int(trace.seqs[row])) or (), strict=False))
-    if not told.get("found") or told.get("writer", NEVER) < 0:
+    told = _told(trace, row)
+    if not told:
         return NEVER
     events = trace.events[:row]
     mine = (events["kind"] == Kind.WRITE) & (events["seq_id"] == told["writer"])
@@ -72,4 +84,5 @@ def found_beside(trace: TraceLike, read: StepRead, row: int, blocks: int, block_
     at = position - read.lo
     expected = int(read.counts_on[at]) if 0 <= at < len(read.counts_on) else NEVER
     slot = block * block_size + max(fill, 0) if block >= 0 else GIVEN_BACK
-    return Foreign(read.row, position, slot, found, expected, 1)
+    writer = writer_found(trace, row) if found == NEVER else None
+    return Foreign(read.row, position, slot, found, expected, 1, writer)

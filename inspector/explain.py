@@ -233,12 +233,19 @@ class _Context:
             gen=int(events["gen"][: foreign.row][here].max(initial=-1)),
             slot=foreign.slot % size if foreign.slot >= 0 else foreign.position % size,
             count=foreign.count,
-            found=self.write(foreign.found),
+            found=self._found(foreign),
             expected=self.write(foreign.expected),
             reader=self.names(int(events["seq_id"][foreign.row])),
             token=self.makers.token_of(foreign.row),
             poison=self._poisoned(foreign),
         )
+
+    def _found(self, foreign: Foreign) -> Write:
+        """The write whose content was read; where the trace holds none, the writer that a checker read in the slot."""
+        if foreign.writer is None:
+            return self.write(foreign.found)
+        seq_id, step = foreign.writer
+        return Write(None, step, seq_id, self.names(seq_id))
 
     def _poisoned(self, foreign: Foreign) -> bool:
         """Whether a look at the bytes (layer 3) found poison in the slot, for this reader, from this step on."""

@@ -225,6 +225,10 @@ def _came_out(told: Explanation, read: BadRead) -> str:
 
 def _write(write: Write, *, own: bool = False) -> str:
     if write.seq is None:
+        if write.seq_id is not None:
+            return (
+                f"what {write.name} (sequence {write.seq_id}) wrote in step {write.step}; the trace has no event of it"
+            )
         if write.name == "another prefix":
             return "hold the KV of this request's own prefix, which was never in this block"
         return (

@@ -17,7 +17,10 @@ def exit_code(verdict: Verdict) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The write that a slot holds, or should hold; `seq` is None where there is none."""
+    """The write that a slot holds, or should hold; `seq` is None where there is none.
+
+    With a `seq_id` all the same: a checker read that writer in the slot, and the trace has no event of the write.
+    """
 
     seq: int | None
     step: int | None

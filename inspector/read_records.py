@@ -30,6 +30,7 @@ class Foreign:
     found: int  # row of the WRITE whose bytes are there, or NEVER
     expected: int  # row of the WRITE that should be there, NEVER or OTHER_PREFIX
     count: int  # positions of the step that are wrong
+    writer: tuple[int, int] | None = None  # sequence and step of what is there, where no WRITE tells of it
 
 
 @dataclass(slots=True, eq=False)

@@ -174,3 +174,21 @@ def test_a_slot_that_was_filled_with_poison_is_not_said_to_hold_what_was_there_b
     text = explanation_text(told, trace)
     assert "    it holds   NaN, with which a freed block is filled; before that the write of" in text
     assert "    it should  hold this request's own KV, which nobody had written there" in text
+
+
+def test_what_a_checker_read_in_a_slot_is_named_where_no_write_of_it_is_in_the_trace() -> None:
+    """story wrote over the first slot in step 1 and no event tells so: its device does."""
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1], prompt_tokens=2)
+    trace.request(1, "story", [9], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.write(0, 2, 3, seq_id=1)
+    trace.event(
+        Kind.MISMATCH, reason=Reason.PROVENANCE, block=0, gen=1, fill=0, seq_id=1, aux=0, step=2,
+        details=(77, 55, 9, 1, 9, 1),
+    )  # fmt: skip
+    trace.begin((1, 2, 3, [(0, 1)])).end()
+    told = explain(trace, "haiku")
+    assert told.read is not None
+    assert (told.read.found.seq, told.read.found.step, told.read.found.seq_id) == (None, 1, 9)
+    text = explanation_text(told, trace)
+    assert "    it holds   what story (sequence 9) wrote in step 1; the trace has no event of it" in text
