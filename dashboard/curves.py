@@ -50,7 +50,7 @@ def encode(
 
     Args:
         past: as `inspector.following` has it; NaN where events are missing and between two runs.
-        num_blocks: the height of the stack.
+        num_blocks: the pool as it is now: the height of the stack, where no run before had a larger one.
         cursor: where the page stands, on the axis, in the newest run. marks: triangles above the stack.
         height: CSS pixels. waste: what the empty share of held slots is called.
     """
@@ -60,11 +60,13 @@ def encode(
     begin = float(x[0]) if len(x) else 0.0
     newest = (x - told)[of_newest_run(past) & ~np.isnan(told)]
     moved = (float(newest[0]) if len(newest) else 0.0) - begin
+    pools = sum((np.nan_to_num(past[s.name]) for s in LAYERS), np.zeros(len(x)))
     meta = {
         "layers": [{"title": s.label, "colour": FREE_FILL if s.name == "free" else s.colour, "hatched": s.hatched}
                    for s in LAYERS],
         "curves": [{"title": title.format(waste), "unit": unit, "colour": colour} for _, title, unit, colour in CURVES],
-        "blocks": num_blocks, "height": height, "cursor": None if cursor is None else cursor + moved,
+        "blocks": max(num_blocks, int(pools.max(initial=0.0))), "height": height,
+        "cursor": None if cursor is None else cursor + moved,
         "marks": [{"x": mark.x + moved, "colour": mark.colour} for mark in marks], "gaps": _gaps(past), "axis": axis,
         "bases": None if axis == "time" else told[_begins(told)].tolist(), "alt": alt_text(past, num_blocks),
     }  # fmt: skip

@@ -137,6 +137,16 @@ def followed(name: str, path: Path) -> Followed:
     return _tail(name, str(path)).follow()
 
 
+def run_of(view: TraceView) -> tuple[str, int]:
+    """Which run a trace shows: where another one was written over it, events of one number are others."""
+    return _tail(view.name, str(view.path)).run
+
+
+def outdated(view: TraceView) -> bool:
+    """Whether a trace that nobody was writing has become another one since, or goes on."""
+    return _tail(view.name, str(view.path)).outdated()
+
+
 def runs_before(view: TraceView) -> int:
     """How many runs the live page shows before this one: they were in the same place, and are no more on the disk."""
     return _tail(view.name, str(view.path)).runs_before

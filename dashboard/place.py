@@ -18,7 +18,7 @@ from kvscope.dashboard import choices, fragments
 from kvscope.dashboard.answers import findings_so_far, measured, summarised
 from kvscope.dashboard.axes import AXES
 from kvscope.dashboard.notes import forget, note
-from kvscope.dashboard.opened import Start, TraceView
+from kvscope.dashboard.opened import Start, TraceView, run_of
 
 _PLACE = ("trace", "other", "seq", "block")
 _ASKED = {"seq": "Event", "block": "Block"}
@@ -171,10 +171,12 @@ def place_in(view: TraceView, begun: Start) -> Place:
     if state.get("place_of") not in (None, view.name):  # another trace: its numbers mean something else
         for name in {"seq", "block"} - state.get("adopted", set()):
             state[name] = None
+    elif state.get("place_of") == view.name and state.get("run_of") != run_of(view):
+        _begin_anew(view)
     elif state.get("place_of") is None:
         state["seq"] = begun.seq if state.get("seq") is None else state["seq"]
         state["block"] = begun.block if state.get("block") is None else state["block"]
-    state["place_of"] = view.name
+    state["place_of"], state["run_of"] = view.name, run_of(view)
     if not len(view.events):
         return Place(-1, -1)
     if state.get("seq") is None:
@@ -193,6 +195,16 @@ def place_in(view: TraceView, begun: Start) -> Place:
         note(f"Block {block:,} was asked for: the pool has blocks 0 to {last:,}, and none of them is chosen.")
     axis = choices.asked().get("axis", usual_axis(view))
     return Place(state["seq"], state["block"], axis if axis in AXES else usual_axis(view))
+
+
+def _begin_anew(view: TraceView) -> None:
+    """Another run has been written over the one that was shown: events and blocks of its numbers are others."""
+    state = st.session_state
+    left = {"seq", "block"} - state.get("adopted", set())
+    if state.get("seq") is not None and "seq" in left:
+        note(f"Another run has been written over {view.name}: the event and the block before it are gone.")
+    for name in left:
+        state[name] = None
 
 
 def usual_axis(view: TraceView) -> str:

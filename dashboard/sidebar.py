@@ -98,6 +98,8 @@ def _health(view: TraceView) -> None:
         )
     if any(losses := Losses.of(view.reader)):
         st.error(f"{losses} could not be written while recording", icon=":material/warning:")
+    if not view.live:
+        st.fragment(_another, run_every=AGAIN_S)(view)
     if view.live:
         st.fragment(_live, run_every=WRITER_S)(view)
         if st.button("Watch it live", key="watch", icon=":material/play_circle:", width="stretch"):
@@ -109,6 +111,11 @@ def _health(view: TraceView) -> None:
         st.warning(plain(warning), icon=":material/warning:")
     if len(shown) > MAX_WARNINGS:
         st.caption(f"and {counted(len(shown) - MAX_WARNINGS, 'more warning')}")
+
+
+def _another(view: TraceView) -> None:
+    if opened.outdated(view):
+        st.rerun()
 
 
 def _live(view: TraceView) -> None:

@@ -147,6 +147,17 @@ class Tail:
         """How many runs that took turns in this folder were followed before the one that is there now."""
         return 0 if self._follower is None else self._follower.restarts
 
+    @property
+    def run(self) -> tuple[str, int]:
+        """What tells one run from another: event numbers mean something within one alone."""
+        return ("begun", self._run.begun_ns) if self._run is not None else ("opened", self._opened)
+
+    def outdated(self) -> bool:
+        """Whether what was over has been written anew, or goes on: the next look will see it."""
+        run, mark = _run_of(self._path), _fingerprint(self._path)
+        there = run is not None or (self._path.is_file() and self._run is None)
+        return there and mark != self._failed and (run != self._run or (not self._live and mark != self._mark))
+
     def findings(self) -> Checked | None:
         """What has been found so far in a trace that grows; None before the first check, which this begins."""
         return self._checks.look(self._opened, self._reader.rows)

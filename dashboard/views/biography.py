@@ -79,11 +79,11 @@ def _stats(view: TraceView, place: Place, lives: list[Life]) -> None:
     written = sum(event.kind == "write" for life in lives for event in life.events)
     st.html(markup.stats((
         ("Lives", count_text(len(lives)), f"of block {place.block}", "How often it was handed out."),
-        ("Events", count_text(sum(len(life.events) for life in lives)), "", "Everything that happened to it."),
+        ("Events", count_text(sum(len(life.events) for life in lives)), "of it", "Everything that happened to it."),
         ("Writes", count_text(written), "", "Into slots of it."),
         ("Most holders", count_text(max(life.max_ref for life in lives)), "", "At once, tables and leases."),
-        ("Sequences", count_text(len({s for life in lives for s in life.sequences})), "", "That ever held it."),
-        ("Findings", count_text(len(found)), "", "Broken rules on this block."),
+        ("Sequences", count_text(len({s for life in lives for s in life.sequences})), "held it", "That ever held it."),
+        ("Findings", count_text(len(found)), "on it", "Broken rules on this block."),
     ), alarm="Findings" if found else ""))  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def _stats(runs: Sequence[PropertyRun]) -> None:
         ("Runs", count_text(len(runs)), "", "Files, and suites in them."),
         ("With a finding", count_text(failed), "", "Runs that broke a rule, failed, or could not begin."),
         ("Tried", count_text(tried), "", "Programs, schedules and tests."),
-        ("Time", duration_text(spent) if spent else ABSENT, "", "That the runs took together."),
+        ("Time taken", duration_text(spent) if spent else ABSENT, "", "That the runs took together."),
     ), alarm="With a finding" if failed else ""))  # fmt: skip
 
 

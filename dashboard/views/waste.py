@@ -66,7 +66,7 @@ def _holes(facts: dict[str, Any], state: PoolState) -> tuple[Cell, ...]:
         return (("Fragmentation", mean, "", "External: free memory in pieces; none where all pieces are alike."),)
     free, largest = state.counts["free"], longest_free(state)
     return (
-        ("Fragmentation", mean, "", "External: share of the free memory outside the largest hole, mean over the run."),
+        ("Fragmentation", mean, "mean", "External: share of the free memory outside the largest hole, over the run."),
         ("Largest hole", count_text(largest), f"of {count_text(free)} free",
          "The longest run of free blocks at this event: more than that nobody can have in one piece."),
     )  # fmt: skip
@@ -94,8 +94,9 @@ def _who(view: TraceView, place: Place, state: PoolState) -> None:
                 "sequence": [row[0] for row in rows[:MOST]],
                 "blocks": [row[1] for row in rows[:MOST]],
                 "empty slots": [row[2] for row in rows[:MOST]],
-                "empty": [ratio_text(row[2] / row[3] if row[3] else None) for row in rows[:MOST]],
+                "empty": [100 * row[2] / row[3] if row[3] else None for row in rows[:MOST]],
             }
         ),
+        column_config={"empty": st.column_config.NumberColumn(format="%.1f %%")},
         hide_index=True, key="waste_rows", height=min(35 * (len(rows[:MOST]) + 1) + 3, 320),
     )  # fmt: skip

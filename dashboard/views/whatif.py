@@ -62,7 +62,7 @@ def render(view: TraceView, place: Place) -> None:
     told = spoken_of(rows, view.block_size)
     cells = (
         ("Row", _name(told), "", "What these numbers are of: this trace's own block size, where it is among the rows."),
-        ("Requests", count_text(told.requests), "", f"Of the trace, at most {MOST_REQUESTS:,} of them."),
+        ("Requests", count_text(told.requests), "simulated", f"Of the trace, at most {MOST_REQUESTS:,} of them."),
         ("Pool", bytes_text(int(geometry["pool_bytes"] * pool)), "", "Memory for KV."),
         (
             "At once, mean",
@@ -71,7 +71,7 @@ def render(view: TraceView, place: Place) -> None:
             "Sequences that run at once: mean over time, and the most there were.",
         ),
         ("Used", ratio_text(told.utilization), "", "Share of held memory that holds tokens."),
-        ("Preemptions", count_text(told.preemptions), "", "Sequences that gave up their blocks."),
+        ("Preemptions", count_text(told.preemptions), "simulated", "Sequences that gave up their blocks."),
         ("Done in", duration_text(told.makespan_s), "", "Simulated time until the last token."),
     )
     st.html(markup.stats(cells))

@@ -68,6 +68,13 @@ def test_by_events_and_steps_runs_stand_one_behind_the_other(two_runs: Any, axis
         assert seq[-1] == two_runs.seq
 
 
+@pytest.mark.parametrize(("blocks", "height"), [(4, 8), (8, 8), (16, 16)])
+def test_a_larger_pool_of_a_run_before_fits_in(two_runs: Any, blocks: int, height: int) -> None:
+    """The runs had 8 blocks; what they had free is part of their stacks."""
+    meta, _, _ = read(encode(two_runs.past, blocks))
+    assert meta["blocks"] == height
+
+
 def test_missing_events_are_no_restart(tmp_path: Path) -> None:
     past = Follower(open_trace(run(tmp_path / "a.kvtrace", 6, gap=True))).look().past
     meta, _, seq = read(encode(past, 8))

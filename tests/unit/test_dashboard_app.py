@@ -537,6 +537,24 @@ def test_overwritten_trace_is_read_anew(open_app: Open, toy_engine: Any, tmp_pat
     assert _stat(app, "Pool") == "48"
 
 
+def test_a_place_in_a_run_that_was_written_over_is_gone_and_said_to_be(
+    open_app: Open, toy_engine: Any, tmp_path: Path
+) -> None:
+    path = toy_engine.record(tmp_path, num_blocks=32)
+    app = open_app(path, page="events", seq="393", block="5")
+    assert not app.warning
+    app.run()
+    assert not app.warning
+    shutil.rmtree(path)
+    toy_engine.record(tmp_path, num_blocks=48)
+    app.run()
+    assert "Another run has been written over" in app.warning[0].value
+    assert _link(app, "seq") != "393"
+    app.run()
+    linked = open_app(path, page="events", seq="393", block="5")
+    assert (_link(linked, "seq"), _link(linked, "block"), len(linked.warning)) == ("393", "5", 0)
+
+
 class TestLive:
     """A trace being written is followed, with a pause; one that is complete is played."""
 
@@ -724,7 +742,7 @@ def test_a_block_that_is_no_number_is_not_said_to_leave_none_chosen(
 
 def test_the_row_of_numbers_stands_on_property_runs_that_are_none(open_app: Open) -> None:
     app = open_app(SAMPLES / "healthy.kvpack", page="runs")
-    assert (_stat(app, "Runs"), _stat(app, "Tried"), _stat(app, "Time")) == ("0", "0", "–")
+    assert (_stat(app, "Runs"), _stat(app, "Tried"), _stat(app, "Time taken")) == ("0", "0", "–")
 
 
 def test_a_run_without_a_partner_is_compared_with_one_of_as_large_a_pool(open_app: Open, tmp_path: Path) -> None:
@@ -1312,3 +1330,18 @@ def test_an_event_has_the_same_numbers_on_every_page(open_app: Open, name: str) 
                 assert _stat(app, label) == count_text(int(values[seq])), (page, label)
                 told += 1
     assert told >= 12
+
+
+@pytest.mark.parametrize("name", ["garbled-race", "leak", "healthy", "reserved", "fragmentation", "prefix-sharing"])
+def test_a_number_that_has_another_value_on_another_page_says_of_what_it_is(open_app: Open, name: str) -> None:
+    """At one event: what has one name and one small text behind it ("mean", "of 20 free") is one number."""
+    path, told = SAMPLES / f"{name}.kvpack", dict[tuple[str, str], dict[str, str]]()
+    for page in PAGES:
+        html = _html(open_app(path, page=page))
+        for label, value, small in re.findall(
+            r'data-stat="([^"]+)"><dt>.*?</dt><dd><span>(.*?)</span>(?:<small>(.*?)</small>)?</dd>', html
+        ):
+            told.setdefault((label, small), {})[page] = value
+    several = {key: values for key, values in told.items() if len(set(values.values())) > 1}
+    assert len(told) >= 30
+    assert several == {}

@@ -141,6 +141,50 @@ def test_another_run_that_was_first_seen_by_a_refresh_is_what_is_looked_at(tmp_p
         assert (view.opened, len(view.events)) == (now.opened, 1)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_was_over_and_goes_on_or_is_written_anew_is_outdated(tmp_path: Path, clean: bool) -> None:
+    path, facts = tmp_path / "run.kvtrace", PoolFacts(8, 4)
+    first = Recorder(path, pool=facts, sealing="inline")
+    first.emit(Kind.ALLOC, block=0, gen=1, ref_before=0, ref_after=1)
+    if clean:
+        first.close()
+    else:  # as a killed writer leaves it
+        left = tmp_path / "left.kvtrace"
+        shutil.copytree(path, left)
+        first.close()
+        path = left
+    tail = Tail("run", path)
+    assert (len(tail.look().events), tail.outdated()) == (1, False)
+    run = tail.run
+    with Recorder(path, pool=facts, sealing="inline", overwrite=True) as sink:
+        sink.emit(Kind.ALLOC, block=0, gen=1, ref_before=0, ref_after=1)
+        sink.emit(Kind.ALLOC, block=1, gen=1, ref_before=0, ref_after=1)
+        assert tail.outdated()
+        assert len(tail.look().events) == 2
+        assert tail.run != run
+    assert len(tail.look().events) == 2
+    assert not tail.outdated()
+
+
+def test_a_packed_trace_that_is_replaced_is_outdated(tmp_path: Path) -> None:
+    for count in (1, 2):
+        raw = tmp_path / f"{count}.kvtrace"
+        with Recorder(raw, pool=PoolFacts(8, 4), sealing="inline") as sink:
+            for block in range(count):
+                sink.emit(Kind.ALLOC, block=block, gen=1, ref_before=0, ref_after=1)
+        pack(raw, tmp_path / f"{count}.kvpack")
+    shown = tmp_path / "1.kvpack"
+    tail = Tail("run", shown)
+    run = tail.run
+    assert not tail.outdated()
+    os.replace(tmp_path / "2.kvpack", shown)
+    assert tail.outdated()
+    assert len(tail.look().events) == 2
+    assert (tail.run != run, tail.outdated()) == (True, False)
+    shown.unlink()
+    assert not tail.outdated()
+
+
 @pytest.mark.parametrize("part", ["", "manifest.json"])
 def test_what_can_no_longer_be_read_is_an_error_until_it_can_be(
     toy_engine: ModuleType, tmp_path: Path, part: str
