@@ -67,6 +67,17 @@ class LeakOnRollback(BlockManager):
         row.changed()
 
 
+class HitTakenTwice(BlockManager):
+    """The lookup holds the cached blocks of a prompt, and the admission takes them again: its end gives back one each."""
+
+    def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
+        hits = self.probe(tokens, extras).hits
+        found = super().admit(seq_id, tokens, extras, resumed=resumed)
+        for lblock, block in enumerate(hits[: found // self.block_size]):
+            self.pool.retain(block, Kind.HIT, seq_id=seq_id, lblock=lblock, reason=Reason.PREFIX_HIT)
+        return found
+
+
 class HalfDoneAdmission(BlockManager):
     """Cached blocks are taken before it is known whether the rest fits, and kept when it does not."""
 

@@ -38,6 +38,7 @@ HARMLESS = {
     "copy-lease-kept": "a leak takes memory, not content",
     "lookup-lease-kept": "a leak takes memory, not content",
     "copy-keeps-source": "a leak takes memory, not content",
+    "hit-taken-twice": "a leak takes memory, not content",
     "half-done-admission": "a leak takes memory, not content",
     "evictable-counted-twice": "a leak takes memory, not content",
     "copy-ends-twice": "the count is put back to zero before anybody is handed the block",
