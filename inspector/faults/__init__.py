@@ -93,7 +93,7 @@ FAULTS: dict[str, Fault] = {
         _fault("hits-counted-twice", "A6", "KV012", "admission:HitsCountedTwice",
                "cached tokens are counted by the match and again by the admission"),
         _fault("hit-taken-twice", "A6", "KV012", "counting:HitTakenTwice",
-               "the blocks of a prefix hit are taken by the lookup and again by the admission", "KV012"),
+               "the blocks of a prefix hit are taken by the lookup and again by the admission", "KV005"),
         _fault("evict-held", "A7", "KV020", "aliasing:EvictHeld",
                "eviction looks at age alone and takes a block that a sequence reads"),
         _fault("lost-update", "A8", "KV007", "counting:LostUpdate",

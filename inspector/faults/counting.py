@@ -68,7 +68,7 @@ class LeakOnRollback(BlockManager):
 
 
 class HitTakenTwice(BlockManager):
-    """The lookup holds the cached blocks of a prompt, and the admission takes them again: its end gives back one each."""
+    """The lookup holds the cached blocks of a prompt, the admission takes them again: its end gives back one each."""
 
     def admit(self, seq_id: int, tokens: Sequence[int], extras: Extras = (), *, resumed: bool = False) -> int:
         hits = self.probe(tokens, extras).hits
