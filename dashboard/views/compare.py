@@ -15,6 +15,7 @@ from kvscope.dashboard.answers import measured
 from kvscope.dashboard.numbers import ABSENT, bytes_text, duration_text, factor_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, move
+from kvscope.dashboard.tables import at_right
 from kvscope.errors import KVScopeError
 from kvscope.inspector.compare import Change, Comparison, compare
 
@@ -53,7 +54,8 @@ def render(view: TraceView, place: Place) -> None:
     st.markdown("**Held memory over time (slots)**")
     figure = figures.side_by_side({view.name: measured(view), name: measured(other)})
     plots.show(figure, key="compared", alt="Held slots of both runs over time", tall=True)
-    st.dataframe(_table(found, view.name, name), hide_index=True, key="changes", height=420)
+    table = _table(found, view.name, name)
+    st.dataframe(table, hide_index=True, key="changes", height=420, column_config=at_right(*table.columns[1:4]))
 
 
 def chosen(view: TraceView, traces: Mapping[str, Path]) -> str | None:

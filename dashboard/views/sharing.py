@@ -13,6 +13,7 @@ from kvscope.dashboard.answers import measured, names_of, owners_of, pool_at, ta
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, factor_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place, go
+from kvscope.dashboard.tables import at_right
 from kvscope.inspector.prefixes import prefix_tree
 from kvscope.inspector.source import fold_before
 from kvscope.inspector.units import counted
@@ -118,5 +119,6 @@ def _groups(view: TraceView, place: Place, tables: dict[int, list[tuple[int, int
                 "saved": [bytes_text(n * view.block_bytes) if view.block_bytes else ABSENT for n in saved],
             }
         ),
-        hide_index=True, key="share_groups", height=min(35 * (len(ordered) + 1) + 3, 400),
+        column_config=at_right("saved"), hide_index=True, key="share_groups",
+        height=min(35 * (len(ordered) + 1) + 3, 400),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from kvscope.dashboard.answers import lanes_of, summarised
 from kvscope.dashboard.numbers import ABSENT, bytes_text, count_text, duration_text, ratio_text
 from kvscope.dashboard.opened import TraceView
 from kvscope.dashboard.place import Place
+from kvscope.dashboard.tables import at_right
 from kvscope.engine.policy import Policy
 from kvscope.errors import KVScopeError
 from kvscope.inspector.lanes import most_at_once
@@ -79,7 +80,8 @@ def render(view: TraceView, place: Place) -> None:
     st.markdown(f"**The same requests, simulated**: {shares}prompts share nothing here, for a trace holds no text")
     st.caption(_the_run_itself(view))
     _picture(rows)
-    st.dataframe(_table(rows), hide_index=True, key="whatif_rows")
+    table = _table(rows)
+    st.dataframe(table, hide_index=True, key="whatif_rows", column_config=at_right(*table.columns[1:]))
 
 
 def _the_run_itself(view: TraceView) -> str:
