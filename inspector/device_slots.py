@@ -12,6 +12,8 @@ from kvscope.inspector.read_records import NEVER, UNKNOWN, StepRead
 from kvscope.inspector.source import IntArray, TraceLike, details_map
 from kvscope.traces.schema import Kind
 
+BEYOND = 1024  # blocks behind the pool that a write or copy may go astray into
+
 
 class DeviceSlots:
     """The slots of the pool and of the host behind it; each holds the row of a WRITE, or NEVER.
@@ -23,7 +25,8 @@ class DeviceSlots:
 
     def __init__(self, trace: TraceLike) -> None:
         self.trace, self.size = trace, trace.block_size
-        self.blocks = int(trace.events["block"].max(initial=-1)) + 1  # what no event names holds nothing
+        # What no event names holds nothing; what is far outside of the pool, no device has.
+        self.blocks = min(int(trace.events["block"].max(initial=-1)), trace.num_blocks + BEYOND) + 1
         self.order = Order[StepRead](trace)
         self._end = self.blocks * self.size  # of the pool as it is
         self.slots = np.full(max(self._end, 4), NEVER, dtype=np.int64)  # what lies in no block is asked for, too

@@ -192,3 +192,12 @@ def test_what_a_checker_read_in_a_slot_is_named_where_no_write_of_it_is_in_the_t
     assert (told.read.found.seq, told.read.found.step, told.read.found.seq_id) == (None, 1, 9)
     text = explanation_text(told, trace)
     assert "    it holds   what story (sequence 9) wrote in step 1; the trace has no event of it" in text
+
+
+def test_an_event_far_outside_of_the_pool_takes_no_memory_for_what_lies_between() -> None:
+    trace = HandTrace(num_blocks=8, block_size=4).request(0, "haiku", [1], prompt_tokens=2)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
+    trace.event(Kind.WRITE, block=2**31 - 2, gen=1, seq_id=1, lblock=0, aux=1 << 32)
+    trace.event(Kind.RELEASE, block=2**31 - 2, gen=1, seq_id=1, lblock=0, ref_before=1, ref_after=0)
+    assert explain(trace, "haiku").verdict == "clean"
+    assert {f.code for f in check(trace).findings} >= {"KV019"}
