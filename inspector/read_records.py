@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvscope.inspector.landing import Issued
 
 NEVER = -1  # no write: nothing was written here, as far as the trace tells
+MOST_POSITIONS = 1 << 24  # of a sequence: what an event says of a table's entry behind them is not followed
 OTHER_PREFIX = -2  # what a hit on another prefix than its own counts on: no write of this trace
 GIVEN_BACK = -2  # a slot, not a write: the position's block was given back, and the table has no other for it
 NOWHERE = -3  # the same of what was written to a block that there is not

@@ -23,6 +23,7 @@ from kvscope.inspector.findings import CheckResult
 from kvscope.inspector.landing import Issued, OpenStep
 from kvscope.inspector.read_records import (
     GIVEN_BACK,
+    MOST_POSITIONS,
     NEVER,
     NOWHERE,
     OTHER_PREFIX,
@@ -101,12 +102,12 @@ class Reader:
             Kind.STEP_BEGIN: self._step_begin, Kind.SCHED: self._sched, Kind.STEP_END: self._step_end,
             Kind.GROW: device.resized, Kind.SHRINK: device.resized,
         }  # fmt: skip
-        by_kind = {int(kind): method for kind, method in apply.items()}
+        by_kind, entries = {int(kind): method for kind, method in apply.items()}, MOST_POSITIONS // self.size
         for at, row in rows_of(self.trace.events, self._only):
             if at in gaps:
                 self.lose()
             method = by_kind.get(row.kind)
-            if method is not None and row.block < device.blocks:
+            if method is not None and row.block < device.blocks and (row.lblock < entries or row.kind == Kind.SCHED):
                 method(at, row)
         self._settle(self.order.rest())
         return self.reads

@@ -199,5 +199,6 @@ def test_an_event_far_outside_of_the_pool_takes_no_memory_for_what_lies_between(
     trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1).begin((1, 0, 2, [(0, 1)])).end()
     trace.event(Kind.WRITE, block=2**31 - 2, gen=1, seq_id=1, lblock=0, aux=1 << 32)
     trace.event(Kind.RELEASE, block=2**31 - 2, gen=1, seq_id=1, lblock=0, ref_before=1, ref_after=0)
+    trace.event(Kind.WRITE, block=0, gen=1, seq_id=1, lblock=2**31 - 1, aux=1 << 32)
     assert explain(trace, "haiku").verdict == "clean"
     assert {f.code for f in check(trace).findings} >= {"KV019"}
