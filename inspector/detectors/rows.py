@@ -108,9 +108,10 @@ class Table(Detector):
                 other.items()
             )[1]
         odd = range(have, length) if length > have else range(have)
-        lives = self._lives()
-        if len(odd) * len(lives) > _MOST_TRIED or (length > have and len(odd) > 1):
+        many = sum(block.gen for block in self.ledger.blocks.values() if block.id >= 0)
+        if len(odd) * many > _MOST_TRIED or (length > have and len(odd) > 1):
             return self._by_events(table, size), None
+        lives = self._lives()
         diff = digest - (made if length == have else to_signed(sequence.digest))
         for lblock in odd:
             wanted = (diff + (mixed(*own[lblock], lblock) if lblock in own else 0)) & WORD

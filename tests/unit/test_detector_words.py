@@ -331,3 +331,12 @@ def test_the_copy_that_filled_a_block_is_told(slots: tuple[int, int], words: str
     trace.event(Kind.COW, block=1, gen=1, seq_id=2, lblock=0, fill=3, aux=0, details=(0, 1, *slots))
     trace.event(Kind.MISMATCH, reason=Reason.PROVENANCE, block=1, gen=1, seq_id=2, fill=1, aux=1, details=(16, 17))
     assert [finding.why.endswith(words) for finding in said(trace, "KV023")] == [True]
+
+
+def test_a_life_of_a_huge_number_is_not_searched_for_from_the_first_on() -> None:
+    """A worker's row is compared with the lives that there were: a damaged number is not as many of them."""
+    trace = HandTrace(num_blocks=8, block_size=4)
+    trace.event(Kind.ADMIT, seq_id=1).alloc(0, seq_id=1).write(0, 0, 2, seq_id=1)
+    trace.event(Kind.ALLOC, block=3, gen=2**31 - 1, seq_id=2, lblock=0, ref_before=0, ref_after=1)
+    trace.begin((1, 0, 2, [(5, 1)])).end()
+    assert "KV018" in {f.code for f in check(trace).findings}
