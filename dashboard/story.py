@@ -9,7 +9,7 @@ from kvscope.dashboard.answers import findings_so_far, names_of, pool_at
 from kvscope.dashboard.markup import plain
 from kvscope.dashboard.numbers import count_text
 from kvscope.dashboard.opened import TraceView
-from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, sequence_colour
+from kvscope.dashboard.palette import BY_LETTER, FREE_FILL, GREY, sequence_colour
 from kvscope.dashboard.place import Place, go
 from kvscope.inspector.biography import Life, SlotWriter, biography, slot_writers
 from kvscope.inspector.source import Names, rows_until, rows_with
@@ -38,6 +38,10 @@ def card(view: TraceView, place: Place) -> None:
 def head(view: TraceView, place: Place, lives: list[Life]) -> None:
     """The block's name, its state at the chosen event, and who holds it."""
     state = pool_at(view, place.seq)
+    if place.block >= len(state.gen):  # a pool that grows or shrinks has other blocks at other events
+        size = f"the pool has {counted(len(state.gen), 'block')} at this event"
+        st.html(markup.head(f"b{place.block}", "not there", GREY, [size]))
+        return
     block, gen = place.block, int(state.gen[place.block])
     letter = BY_LETTER[state.letter(block)]
     if not gen:

@@ -22,6 +22,7 @@ from kvscope.dashboard.launch import APP
 from kvscope.dashboard.markup import plain, ranges
 from kvscope.dashboard.numbers import count_text, factor_text, ratio_text
 from kvscope.dashboard.sidebar import GONE
+from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector import cli
 from kvscope.inspector.biography import biography
 from kvscope.inspector.findings import check
@@ -1345,3 +1346,25 @@ def test_a_number_that_has_another_value_on_another_page_says_of_what_it_is(open
     several = {key: values for key, values in told.items() if len(set(values.values())) > 1}
     assert len(told) >= 30
     assert several == {}
+
+
+def test_a_block_that_the_pool_does_not_have_at_an_event_is_said_to_be_away(open_app: Open, tmp_path: Path) -> None:
+    """A pool of 8 blocks grows by 4 and shrinks by 6: block 10 comes and goes."""
+    path = tmp_path / "elastic.kvtrace"
+    with Recorder(path, pool=PoolFacts(8, 4, 64)) as sink:
+        manager = BlockManager(8, 4, sink=sink)
+        manager.admit(1, range(20))
+        manager.grow(4)
+        manager.admit(2, range(100, 124))
+        manager.free(1)
+        manager.free(2)
+        manager.shrink(6)
+    kinds = open_trace(path).events["kind"]
+    (grown,), (shrunk,) = np.flatnonzero(kinds == Kind.GROW), np.flatnonzero(kinds == Kind.SHRINK)
+    for seq, size in ((0, 8), (grown - 1, 8), (grown, 12), (shrunk - 1, 12), (shrunk, 6), (len(kinds) - 1, 6)):
+        for page in PAGES:
+            app = open_app(path, page=page, seq=str(seq), block="10")
+            assert not app.error, (page, seq, app.error[0].value)
+            if page in ("live", "blocks", "biography"):
+                away = f"the pool has {size} blocks at this event" in _html(app)
+                assert away == (size < 12), (page, seq)
