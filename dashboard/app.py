@@ -125,6 +125,7 @@ def _place_on(
 ) -> dict[str, str]:
     """The link's parameters on a page."""
     other = compare.chosen(view, begun.traces) if path == "compare" else None
+    moving = moving or (path == "live" and replay.would_play(view))
     return places.link(begun.traces, path, view.name, moving=moving, other=other, drawn=drawn)
 
 

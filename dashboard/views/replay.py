@@ -68,6 +68,12 @@ def playing(view: TraceView, opened_at: int | None = None) -> bool:
     return bool(state["playing"])
 
 
+def would_play(view: TraceView) -> bool:
+    """Whether a session that comes here from another page finds the page following a live trace: at no event, then."""
+    state = st.session_state
+    return view.live and (state.get("played") != (view.name, view.opened) or bool(state.get("playing")))
+
+
 def render(view: TraceView, place: Place) -> None:
     """The page."""
     moves = bool(st.session_state.get("playing"))

@@ -611,6 +611,32 @@ class TestLive:
             assert "paused" in _html(app)
             engine.run()
 
+    def test_the_link_to_a_page_that_follows_names_no_event(
+        self, open_app: Open, toy_engine: Any, tmp_path: Path
+    ) -> None:
+        """With one, the page would change the address at once: Back would lead to it and not to the page before."""
+
+        def link(app: AppTest) -> dict[str, str]:
+            (found,) = (e.proto for e in app.get("page_link") if e.proto.page.strip("/") == "live")
+            return dict(parse_qsl(found.query_string))
+
+        path = tmp_path / "live.kvtrace"
+        with Recorder(path, pool=PoolFacts(32, 16, toy_engine.BLOCK_BYTES)) as sink:
+            engine = toy_engine.ToyEngine(sink, num_blocks=32, block_size=16)
+            toy_engine.workload(engine)
+            engine.step()
+            app = open_app(path, page="events", seq="7")
+            assert "seq" not in link(app)
+            app.query_params["page"] = "live"
+            app.run()
+            app.button(key="play").click().run()
+            assert "paused" in _html(app)
+            at = link(app)["seq"]
+            app.query_params["page"] = "events"
+            app.run()
+            assert link(app)["seq"] == at
+            engine.run()
+
     def test_another_run_in_the_same_folder_is_taken_up(self, open_app: Open, toy_engine: Any, tmp_path: Path) -> None:
         path = tmp_path / "live.kvtrace"
         counts, app = [], None
