@@ -101,7 +101,7 @@ def _take() -> None:
 
 
 def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:
-    """The lives as a table; the one that the chosen event lies in is shown below, or the one that is picked."""
+    """The lives as a table; the one that the chosen event lies in is shown, and picking another goes to its end."""
     names = names_of(view)
     table = pd.DataFrame(
         {
@@ -116,13 +116,15 @@ def _lives(view: TraceView, place: Place, lives: list[Life]) -> Life:
         }
     )
     current = max((i for i, life in enumerate(lives) if life.first_seq <= place.seq), default=0)
-    st.markdown("**Lives** (pick a row to see what happened in it)")
+    st.markdown("**Lives** (pick a row to go to its end)")
     picked = st.dataframe(
-        table, hide_index=True, key=f"lives_{place.block}", on_select="rerun", selection_mode="single-row",
+        table, hide_index=True, key=f"lives_{place.block}_{current}", on_select="rerun", selection_mode="single-row",
         height=min(35 * (len(lives) + 1) + 3, 213),
     )  # fmt: skip
     rows = picked["selection"]["rows"]
-    return lives[rows[0] if rows and rows[0] < len(lives) else current]
+    if rows and rows[0] < len(lives) and rows[0] != current:
+        go(seq=lives[rows[0]].last_seq)
+    return lives[current]
 
 
 def _events(place: Place, life: Life) -> None:

@@ -46,8 +46,9 @@ def render(view: TraceView, place: Place) -> None:
         st.caption(ran)
         return
     st.caption(ran)
+    here = next((i for i, found in enumerate(groups[:MAX_REPORTS]) if _is_at(place, found)), 0)
     for i, found in enumerate(groups[:MAX_REPORTS]):
-        _one(view, found, i)
+        _one(view, found, i, unfolded=i == here)
     if len(groups) > MAX_REPORTS:
         st.caption(f"The first {MAX_REPORTS} kinds are reported in full; `kvscope check` prints all of them.")
     _list(view, place, result)
@@ -75,12 +76,16 @@ def _while_live(view: TraceView, known: int, events: int) -> None:
     )
 
 
-def _one(view: TraceView, found: FindingGroup, number: int) -> None:
+def _is_at(place: Place, found: FindingGroup) -> bool:
+    return any(finding.seq == place.seq for finding in (found.first, *found.others))
+
+
+def _one(view: TraceView, found: FindingGroup, number: int, *, unfolded: bool) -> None:
     """One kind of mistake: its first finding in full."""
     first = found.first
     more = f", and {count_text(len(found.others))} more like it" if found.others else ""
     label = f"**{first.code}** {first.title} at event {count_text(first.seq)}{more}"
-    with st.expander(label, expanded=number == 0, icon=":material/bug_report:"):
+    with st.expander(label, expanded=unfolded, icon=":material/bug_report:"):
         with st.container(horizontal=True):
             _jump(first, f"jump_{number}", "Jump to this event", ":material/my_location:", "blocks", primary=True)
             if first.block >= 0:

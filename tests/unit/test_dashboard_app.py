@@ -25,7 +25,7 @@ from kvscope.dashboard.sidebar import GONE
 from kvscope.engine.block_manager import BlockManager
 from kvscope.inspector import cli
 from kvscope.inspector.biography import biography
-from kvscope.inspector.findings import check
+from kvscope.inspector.findings import check, group
 from kvscope.inspector.measures import series, summary
 from kvscope.inspector.source import Names
 from kvscope.inspector.state import BlockState, holders, state_at, tables_at
@@ -1394,3 +1394,25 @@ def test_a_block_that_the_pool_does_not_have_at_an_event_is_said_to_be_away(open
             if page in ("live", "blocks", "biography"):
                 away = f"the pool has {size} blocks at this event" in _html(app)
                 assert away == (size < 12), (page, seq)
+
+
+def test_the_finding_at_the_chosen_event_is_the_one_that_is_unfolded(open_app: Open, tmp_path: Path) -> None:
+    """So that a link to it shows it, and Back from one of its events comes back to it."""
+    path = tmp_path / "two.kvtrace"
+    with Recorder(path, pool=PoolFacts(8, 4, 64)) as sink:
+        for block in (0, 1):
+            sink.emit(Kind.ALLOC, block=block, gen=1, ref_before=0, ref_after=1, fill=0, seq_id=1, lblock=block)
+        sink.emit(Kind.FREE, block=0, gen=1, ref_before=0, ref_after=0)
+        sink.emit(Kind.WRITE, block=7, gen=0, seq_id=1, lblock=1, aux=1 << 32)
+    trace = open_trace(path)
+    groups = group(check(trace).findings, trace)
+    assert len(groups) > 1
+    for number, found in enumerate(groups):
+        app = open_app(path, page="findings", seq=str(found.first.seq))
+        (unfolded,) = (at for at, one in enumerate(app.expander) if one.proto.expanded)
+        first = next(
+            at for at, one in enumerate(groups) if found.first.seq in (one.first.seq, *(f.seq for f in one.others))
+        )
+        assert unfolded == first <= number
+    app = open_app(path, page="findings", seq="0")
+    assert [one.proto.expanded for one in app.expander] == [True, *[False] * (len(groups) - 1)]
