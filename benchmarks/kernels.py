@@ -156,7 +156,7 @@ def copy(bench: Bench, table: Table, copy_gbs: float) -> None:
     def indexed(source: torch.Tensor, target: torch.Tensor) -> None:
         kv[:, :, target] = kv[:, :, source]
 
-    for pairs in (1, 16, 64, 512):
+    for pairs in (1, 16, 32, 64, 512):
         drawn = [torch.randperm(blocks, device="cuda")[: 2 * pairs].view(2, pairs) for _ in range(COPIES)]
         us = time_us([partial(copy_blocks, kv, source, target) for source, target in drawn])
         size = pairs * layers * BLOCK * TOKEN_BYTES

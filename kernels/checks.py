@@ -15,6 +15,7 @@ BACKENDS = ("torch", "triton", "triton-interpret")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FP8 = torch.float8_e4m3fn
 MAX_HEAD_DIM = 256
+MOST_SOFT_CAP = 1000.0  # a score is the cap less a small part of it: a larger cap leaves it few digits
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
 
@@ -97,9 +98,9 @@ def check_rows(
 ) -> None:
     """What the two attention calls have in common."""
     check_window(window)
-    if not 0 <= soft_cap < float("inf"):
-        raise UsageError(f"soft_cap is {soft_cap}; it must be above 0, or 0 for none")
-    if not scale > 0:
+    if not 0 <= soft_cap <= MOST_SOFT_CAP:
+        raise UsageError(f"soft_cap is {soft_cap}; it must be above 0 and at most {MOST_SOFT_CAP}, or 0 for none")
+    if not 0 < scale < float("inf"):
         raise UsageError(f"scale must be above 0, got {scale}; it is usually head_dim ** -0.5")
     if backend == "triton-interpret" and q.dtype == torch.bfloat16:
         raise UsageError("backend 'triton-interpret' computes bfloat16 wrongly; use float16 or float32")
@@ -133,6 +134,14 @@ def check_ids(name: str, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
         raise UsageError(f"{name} must be {wanted}, got {describe(ids)}")
     if ids.numel() > 0 and ids.stride(-1) != 1:
         raise UsageError(f"the last dimension of {name} must be contiguous, its stride is {ids.stride(-1)}")
+
+
+def check_inside(name: str, ids: Tensor, size: int, of: str) -> None:
+    """Raises UsageError unless all ids are at least 0 and below `size`; looks at the values, so for the CPU alone."""
+    if ids.numel():
+        low, high = (int(end) for end in torch.aminmax(ids))
+        if low < 0 or high >= size:
+            raise UsageError(f"{name} {low if low < 0 else high} is outside {of}")
 
 
 def check_writes(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, backend: str) -> None:

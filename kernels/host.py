@@ -76,6 +76,7 @@ class HostStep:
     ) -> None:  # fmt: skip
         layers, _, blocks, size, heads, dim = kv.shape
         self._size, self._heads, self._dim, self._scale, self._window = size, heads, dim, scale, window
+        self._blocks = blocks
         together = kv.transpose(1, 2)
         self._tokens_of = together.view(layers, blocks * 2 * size, heads, dim)  # a row per token and side
         self._heads_of = together.view(layers, blocks * 2 * size * heads, dim)  # a row per token, side and head
@@ -146,7 +147,7 @@ class HostStep:
         index = torch.arange(longest)
         last = torch.tensor(seen)[:, None] - 1
         # Padding repeats the last live position: masked in the scores, and never a slot that was not written.
-        slots = _slots(tables[rows], first + torch.minimum(index, last), self._size)
+        slots = _slots(tables[rows], first + torch.minimum(index, last), self._size, self._blocks)
         by_head = self._row(slots)[:, None, :] * self._heads + torch.arange(self._heads)[:, None]  # [B, HK, L]
         both = torch.cat((by_head.reshape(-1), by_head.reshape(-1) + self._size * self._heads))
         if rows == list(range(rows[0], rows[-1] + 1)):

@@ -14,6 +14,7 @@ from kvscope.kernels.checks import (
     BLOCK_SIZES,
     check_cache_tensor,
     check_ids,
+    check_inside,
     check_window,
     choose_backend,
     describe,
@@ -33,11 +34,12 @@ def digest_blocks(kv: Tensor, blocks: Tensor | None = None, *, backend: str | No
         blocks: [P] int64 block ids (a negative one gives 0), or None for every block in order.
 
     Raises:
-        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+        UsageError: a shape, dtype or device does not fit, on the CPU an id too, or the backend is not available.
     """
     chosen = _checked(kv, backend)
     if blocks is not None:
         check_ids("blocks", blocks, (blocks.numel(),), torch.int64, kv)
+        _check_units("block", blocks, kv.shape[2], kv)
     run = reference if chosen == "torch" else triton_module("digest")
     return run.digest_blocks(kv, blocks)
 
@@ -50,10 +52,11 @@ def digest_slots(kv: Tensor, slots: Tensor, *, backend: str | None = None) -> Te
         slots: [T] int64, block * block_size + offset.
 
     Raises:
-        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+        UsageError: a shape, dtype or device does not fit, on the CPU a slot too, or the backend is not available.
     """
     chosen = _checked(kv, backend)
     check_ids("slots", slots, (slots.numel(),), torch.int64, kv)
+    _check_units("slot", slots, kv.shape[2] * kv.shape[3], kv)
     run = reference if chosen == "torch" else triton_module("digest")
     return run.digest_slots(kv, slots)
 
@@ -75,7 +78,8 @@ def write_words(
 
     Args:
         shadow, writers: [N, block_size] int64, contiguous: of every slot its word, and who wrote it.
-        slots, words, by: [T] int64 each: shadow[slot] becomes words, writers[slot] by. No slot twice, none negative.
+        slots, words, by: [T] int64 each: shadow[slot] becomes words, writers[slot] by. No slot twice; a
+            negative one (padding) is skipped.
         expected: [R, W] int64, as for `check_provenance`.
         rows, columns, values: [E] int64 each: expected[row, column] becomes value. No place twice.
 
@@ -114,13 +118,14 @@ def check_provenance(
     Args:
         shadow: [N, block_size] int64, contiguous: the word (`prefix.prefix_words`) each slot was last written with.
         block_table: [B, M] int32; its rows hold `seq_lens` tokens.
-        seq_lens: [B] int32, at most W; 0 for padding, which is always right.
+        seq_lens: [B] int32, at most W and at most what the table has room for; 0 for padding, which is always right.
         expected: [B, W] int64, the words of each sequence's tokens; what lies past its length is not read.
         window: only the last `window` positions are checked. 0: all.
         rows: [B] int64: which row of `expected`, that may then have any number of them, belongs to each sequence.
 
     Raises:
-        UsageError: a shape, dtype or device does not fit, or the backend is not available.
+        UsageError: a shape, dtype or device does not fit, or the backend is not available; on the CPU, where values
+            are looked at, also what a sequence would not be compared by: a length, a block or a row that is not there.
     """
     chosen = choose_backend(backend, shadow)
     _check_shadow("shadow", shadow)
@@ -140,8 +145,34 @@ def check_provenance(
     else:
         check_ids("expected", expected, tuple(expected.shape), torch.int64, shadow)
         check_ids("rows", rows, (batch,), torch.int64, shadow)
+    if shadow.device.type == "cpu" and batch:
+        _check_compared(shadow, block_table, seq_lens, expected, window, rows)
     run = reference if chosen == "torch" else triton_module("provenance")
     return run.check_provenance(shadow, block_table, seq_lens, expected, window, rows)
+
+
+def _check_compared(
+    shadow: Tensor, block_table: Tensor, seq_lens: Tensor, expected: Tensor, window: int, rows: Tensor | None
+) -> None:
+    """Nothing of a sequence is left out, and nothing else is read in its place."""
+    num_blocks, block_size = shadow.shape
+    room, longest = min(expected.shape[1], block_table.shape[1] * block_size), int(seq_lens.max())
+    if longest > room:
+        raise UsageError(
+            f"a sequence of {longest} tokens cannot be compared: expected has {expected.shape[1]} words a row and "
+            f"block_table room for {block_table.shape[1] * block_size} tokens"
+        )
+    if rows is not None:
+        check_inside("row", rows, expected.shape[0], f"expected, which has {expected.shape[0]} rows")
+    entry = torch.arange(block_table.shape[1])
+    first = (seq_lens - window).clamp(min=0) // block_size if window else torch.zeros_like(seq_lens)
+    read = (entry >= first[:, None]) & (entry * block_size < seq_lens[:, None])
+    check_inside("block", block_table[read], num_blocks, f"the shadow of {num_blocks} blocks")
+
+
+def _check_units(name: str, ids: Tensor, size: int, kv: Tensor) -> None:
+    if ids.device.type == "cpu":
+        check_inside(name, ids.clamp(min=0), size, f"the cache of {kv.shape[2]} blocks of {kv.shape[3]} slots")
 
 
 def _check_shadow(name: str, cells: Tensor) -> None:

@@ -24,7 +24,7 @@ def write_kernel(
     if slot < 0:
         return
     element = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
-    head, dim = element // D, element % D
+    head, dim = (element // D).to(tl.int64), element % D  # a head's stride may be most of a cache
     live = element < ELEMENTS
     k = tl.load(k_ptr + token * k_row_stride + head * k_head_stride + dim, mask=live)
     v = tl.load(v_ptr + token * v_row_stride + head * v_head_stride + dim, mask=live)

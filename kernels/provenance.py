@@ -26,7 +26,8 @@ def write_words_kernel(
     """Both lists in one launch: each program takes a group of either."""
     item = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     token = item < tokens
-    slot = tl.load(slots_ptr + item, mask=token, other=0)
+    slot = tl.load(slots_ptr + item, mask=token, other=-1)
+    token &= slot >= 0
     tl.store(shadow + slot, tl.load(words_ptr + item, mask=token, other=0), mask=token)
     tl.store(writers + slot, tl.load(by_ptr + item, mask=token, other=0), mask=token)
     more = item < count

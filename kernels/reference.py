@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvscope.errors import UsageError
+from kvscope.kernels.checks import check_inside
 
 # Sequences are decoded together when the shortest is at least this share of the longest (the rest is padding).
 PADDING_SHARE = 0.5
@@ -95,7 +96,7 @@ def _decode_group(
     index = torch.arange(longest, device=q.device)
     mask = (index < count)[:, None, None, :] if min(counts) < longest else None
     # Padding repeats the last live position: masked in the scores, and never a slot that was not written.
-    slots = _slots(block_table, first + torch.minimum(index, count - 1), k_cache.shape[1])
+    slots = _slots(block_table, first + torch.minimum(index, count - 1), k_cache.shape[1], k_cache.shape[0])
     keys, values = _gather(k_cache, slots, scales, 0), _gather(v_cache, slots, scales, 1)
     rows = q.reshape(batch, kv_heads, heads // kv_heads, dim)
     out = _attend(_working(rows), keys.transpose(1, 2), values.transpose(1, 2), mask, scale, soft_cap)
@@ -153,7 +154,7 @@ def _prefill_one(
     kv_heads = k_cache.shape[2]
     base = max(0, length - count - window + 1) if window else 0  # the first position any query sees
     positions = torch.arange(base, length, device=q.device)
-    slots = _slots(table, positions[None], k_cache.shape[1])[0]
+    slots = _slots(table, positions[None], k_cache.shape[1], k_cache.shape[0])[0]
     group = heads // kv_heads
     shape = (kv_heads, group, length - base, dim)
     keys = _gather(k_cache, slots, scales, 0).transpose(0, 1)[:, None].expand(shape)
@@ -224,8 +225,7 @@ def rope_write_kv(
     """Rotate q in place, write rotated k and v into their slots; see `dispatch.rope_write_kv`."""
     kept = slot_mapping >= 0
     rows = kept.nonzero()[:, 0] if positions is None else positions[kept]
-    if rows.numel() and int(rows.max()) >= cos.shape[0]:
-        raise UsageError(f"position {int(rows.max())} is outside the rotary tables of {cos.shape[0]} rows")
+    check_inside("position", rows, cos.shape[0], f"the rotary tables of {cos.shape[0]} rows")
     angles = cos[rows].float()[:, None], sin[rows].float()[:, None]
     q[kept] = _rotate(q[kept], *angles)
     turned = _rotate(k[kept] if scales is None else k[kept].float(), *angles)
@@ -243,9 +243,10 @@ def copy_blocks(kv: Tensor, source: Tensor, target: Tensor) -> None:
     kv[:, :, target] = kv[:, :, source]
 
 
-def _slots(block_table: Tensor, positions: Tensor, block_size: int) -> Tensor:
+def _slots(block_table: Tensor, positions: Tensor, block_size: int, num_blocks: int) -> Tensor:
     """Slot of positions[B, L] in each row's table, int64 from the id on."""
     ids = block_table.gather(1, (positions // block_size).expand(block_table.shape[0], -1))
+    check_inside("block", ids, num_blocks, f"a cache of {num_blocks} blocks")
     return ids.to(torch.int64) * block_size + positions % block_size
 
 

@@ -47,8 +47,10 @@ def write_words(
     expected: Tensor, rows: Tensor, columns: Tensor, values: Tensor,
 ) -> None:  # fmt: skip
     """Words and writers of slots, and expected words; see `integrity.write_words`."""
-    shadow.view(-1)[slots] = words
-    writers.view(-1)[slots] = by
+    kept = slots >= 0
+    slots = slots[kept]
+    shadow.view(-1)[slots] = words[kept]
+    writers.view(-1)[slots] = by[kept]
     expected[rows, columns] = values
 
 

@@ -35,7 +35,7 @@ def rope_kernel(
     pair = tl.arange(0, HALFP)
     cos = tl.load(cos_ptr + row * cos_stride + pair, mask=pair < HALF, other=0.0).to(tl.float32)[None, :]
     sin = tl.load(sin_ptr + row * sin_stride + pair, mask=pair < HALF, other=0.0).to(tl.float32)[None, :]
-    head = tl.arange(0, HKP)[:, None]
+    head = tl.arange(0, HKP)[:, None].to(tl.int64)  # a head's stride may be most of a cache
     live = (head < HK) & (pair < HALF)[None, :]
     k_at = k_ptr + token * k_row_stride + head * k_head_stride + pair[None, :]
     v_at = v_ptr + token * v_row_stride + head * v_head_stride + pair[None, :]
@@ -50,7 +50,7 @@ def rope_kernel(
     tl.store(k_cache + at + HALF, high, mask=live)
     tl.store(v_cache + at, v_low, mask=live)
     tl.store(v_cache + at + HALF, v_high, mask=live)
-    head = tl.arange(0, HQP)[:, None]
+    head = tl.arange(0, HQP)[:, None].to(tl.int64)
     live = (head < HQ) & (pair < HALF)[None, :]
     q_at = q_ptr + token * q_row_stride + head * q_head_stride + pair[None, :]
     low, high = rotate(tl.load(q_at, mask=live), tl.load(q_at + HALF, mask=live), cos, sin)

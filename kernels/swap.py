@@ -71,10 +71,12 @@ class SwapSpace:
         self.group = max(1, min(places, STAGING_BYTES // max(1, block_bytes)))
         self.staging = torch.empty(self.group, *shape, dtype=kv.dtype, device=kv.device)
         self.index = torch.arange(self.group, device=kv.device)
+        self._filled: set[int] = set()  # places that something was copied to
 
     def out(self, blocks: Sequence[int], places: Sequence[int]) -> Transfer:
-        """Copy each block of all layers to its place in host memory; the places are taken until copied back."""
+        """Copy each block of all layers to its place in host memory, over what was there."""
         self._check(blocks, places)
+        self._filled.update(places)
         with torch.cuda.stream(self._after_caller()):
             for near, far in self._groups(blocks, places):
                 self._move(near, to_staging=True)
@@ -83,8 +85,10 @@ class SwapSpace:
             return self._transfer()
 
     def back(self, places: Sequence[int], blocks: Sequence[int]) -> Transfer:
-        """Copy each place to its block of all layers."""
+        """Copy each place to its block of all layers; it keeps what it has."""
         self._check(blocks, places)
+        if empty := [place for place in places if place not in self._filled]:
+            raise UsageError(f"place {empty[0]} of {len(self.host)} holds nothing: no block was copied out to it")
         with torch.cuda.stream(self._after_caller()):
             for near, far in self._groups(blocks, places):
                 for first, count, at in _runs(far):

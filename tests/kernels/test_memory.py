@@ -45,6 +45,22 @@ def test_write_into_caches_with_gaps(lab):
     assert int((wide != 0).sum()) == 4 * 3 * 64
 
 
+def test_a_head_that_lies_far_away_is_written_where_it_is(lab):
+    """Head by head over the whole cache: the third begins 2**31 elements behind the first, untouched but for a few."""
+    blocks = 2**30 // (16 * 128) + 8
+    heads = torch.empty(3, blocks + 1, 16, 128, dtype=torch.float16, device=lab.device)
+    k_cache, v_cache = (heads[:, first : first + blocks].permute(1, 2, 0, 3) for first in (0, 1))
+    k = torch.randn(1, 3, 128, device=lab.device).half()
+    kernels.write_kv(k, -k, k_cache, v_cache, torch.tensor([35], device=lab.device), backend=lab.backend)
+    assert torch.equal(heads[:, 2, 3], k[0])
+    assert torch.equal(heads[:, 3, 3], -k[0])
+    q, cos, sin = torch.zeros_like(k), torch.ones(1, 64, device=lab.device), torch.zeros(1, 64, device=lab.device)
+    slots = torch.tensor([100], device=lab.device)
+    kernels.rope_write_kv(q, k, -k, cos, sin, k_cache, v_cache, slots, backend=lab.backend)
+    assert torch.equal(heads[:, 6, 4], k[0])
+    assert torch.equal(heads[:, 7, 4], -k[0])
+
+
 @pytest.mark.parametrize("stored", ALL_DTYPES, ids=str)
 @pytest.mark.parametrize(("shape", "side_by_side"), [((8, 1, 8), True), ((16, 3, 64), False), ((32, 2, 80), True)])
 def test_copy_moves_every_layer_and_leaves_the_neighbours(lab, stored, shape, side_by_side):
