@@ -23,6 +23,11 @@ and values; kernels of other projects are not installed there: their times were 
 (`benchmarks/kernel_peers.json`) and are scaled by the copy bandwidth of both runs.
 
 {met} of {gates} goals are met.{missed}
+
+A copy of blocks begins while the one before it in the graph ends; other kernels lie in between in an engine. Paging is
+held against tables in order, not against keys and values without a table; the rotation apart from the write is torch's.
+The tests of the kernels ran there too (`PYTHONPATH=src python3 -m pytest tests/kernels tests/gpu`):
+`benchmarks/results/kernel-tests-h200.txt`.
 """
 PEERS = {
     "copy bandwidth": "of copy",
