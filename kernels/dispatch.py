@@ -9,7 +9,12 @@ Layouts (row = last dimension contiguous; all other strides are free):
     k_cache, v_cache [num_blocks, block_size, kv_heads, head_dim]
     block_table      [rows, max_blocks] int32, entry j holds positions from j * block_size; unused entries: anything
     seq_lens         [rows] int32, tokens
-Nothing here reads a tensor's values from a GPU, so a call can be captured in a CUDA graph.
+Alignment: that of an element will do; 16 bytes, which torch's own tensors have, are read fastest. `copy_blocks` moves
+64-bit words: with Triton a block is a whole number of them, in every layer, and begins at one.
+
+Nothing here reads a tensor's values from a GPU, so a call can be captured in a CUDA graph. What a value leads to is
+the caller's there: a length beyond its row of the table reads the next row's blocks, an id beyond the cache whatever
+lies behind it, and more queries than context give zeros. "torch" refuses all of these.
 """
 
 from __future__ import annotations
