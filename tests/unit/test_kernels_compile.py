@@ -1,4 +1,7 @@
-"""Every shape of kernel that serving can launch compiles for a Hopper GPU, without spills and within its memory."""
+"""Shapes of kernels that serving launches compile for a Hopper GPU, without spills and within its memory.
+
+Not all that it could launch, and with the Triton that is installed: 25 of the 63 entries of kernels/configs.json.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def test_window_and_soft_cap(compiled):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_memory_moves(compiled, dtype, monkeypatch):
+def test_memory_moves(compiled, dtype):
     new = torch.empty(4096, 8, 128, dtype=dtype)
     slots = torch.zeros(4096, dtype=torch.int64)
     compiled(kv_write, ["write_kernel"], lambda: kv_write.write_kv(new, new, *caches(dtype, 128), slots))
@@ -124,8 +127,6 @@ def test_memory_moves(compiled, dtype, monkeypatch):
     compiled(rope, ["rope_kernel"], lambda: rope.rope_write_kv(*args))
     kv = torch.empty(2, 2, 4, 16, 8, 128, dtype=dtype)
     pairs = torch.zeros(5, dtype=torch.int64)
-    compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
-    monkeypatch.setattr(tuning, "launches_overlap", lambda device: True)
     compiled(block_copy, ["copy_kernel"], lambda: block_copy.copy_blocks(kv, pairs, pairs))
 
 
